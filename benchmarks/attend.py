@@ -20,10 +20,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from onnx import TensorProto, helper
 
-from dovetail import Graph, Value, f32, library
+from dovetail import Graph, Value, library
 from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import Ptr
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dtypes import f32
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array

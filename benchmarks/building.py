@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 
 

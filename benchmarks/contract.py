@@ -124,7 +124,8 @@ class Product:
     """The compiled code of one product, called without anything around it."""
 
     def __init__(self, w: Any, threads: int, act: str | None) -> None:
-        from dovetail import Graph, f32, library
+        from dovetail import Graph, library
+        from dovetail.dtypes import f32
         from dovetail.ir.dim import symbol
         from dovetail.ir.leaf import input, param
         from dovetail.kernels.spec import TensorLocations

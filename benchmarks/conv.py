@@ -19,7 +19,8 @@ import onnxruntime as _untyped  # pyright: ignore[reportMissingTypeStubs]
 from onnx import TensorProto, helper
 
 import dovetail
-from dovetail import f32, library
+from dovetail import library
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.targets.cpu.jit import compile_text, host
 from dovetail.targets.cpu.native import NativeGraph

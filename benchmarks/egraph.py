@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from random import Random
 
-from dovetail import Graph, f32, input, ops, param
+from dovetail import Graph, input, ops, param
+from dovetail.dtypes import f32
 from dovetail.egraph.decide import Search, decide
 from dovetail.ir.collector import collector_paused
 from dovetail.models import BertShape, LlamaShape, bert, llama, llama_step, resnet, unet

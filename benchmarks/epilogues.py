@@ -14,7 +14,8 @@ from statistics import median
 import numpy as np
 
 import dovetail as dt
-from dovetail import Graph, Value, bf16, f16, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import bf16, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, Graph, Value, f32, library, ops
+from dovetail import Builder, Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.rewrite import rebuild
 from dovetail.ops import build
@@ -255,7 +256,7 @@ def best_of(
 def follow(name: str, graph: Graph, shape: Shape, options: dict[str, Any], seconds: float) -> Iterator[Followed]:
     """Every hint of one model."""
     clock = time.thread_time if options["threads"] == 1 else time.perf_counter
-    for miss in dovetail.scan(graph, **options).missed:
+    for miss in dovetail.explain(graph, **options).missed:
         if not miss.changes:
             continue
         pair = (graph, followed(graph, miss.changes))

@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 from decoders import PEERS, SMOLLM2, Engine, has_package
 
-from dovetail import LanguageModel
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.language import programs
+from dovetail.language import LanguageModel, programs
 from dovetail.language.tokenizer import GgufTokenizer
 from dovetail.targets.cpu import backend
 from zoo.fetch import ROOT, FetchError, fetch

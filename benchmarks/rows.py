@@ -21,7 +21,8 @@ import onnx
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from onnx import TensorProto, helper
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import TensorLocations

@@ -127,12 +127,14 @@ def _training(work: Work, threads: int) -> tuple[Callable[[], Any], Callable[[],
 
     x, labels = batch(work)
     drawn = weights(work)
-    made: list[dovetail.Trainer] = []
+    made: list[dovetail.train.Trainer] = []
 
     def prepare() -> Any:
         if not made:
             optimizer = AdamW(RATE, BETAS, EPS, DECAY)
-            made.append(dovetail.Trainer(graph(work), None, optimizer, params=drawn, threads=threads, cache="off"))
+            made.append(
+                dovetail.train.Trainer(graph(work), None, optimizer, params=drawn, threads=threads, cache="off")
+            )
         return made[0].program
 
     def run() -> Any:

@@ -17,12 +17,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dovetail import Graph, Trainer
+from dovetail import Graph
 from dovetail.errors import BudgetError
 from dovetail.ir.dtype import i64
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
-from dovetail.train import AdamW
+from dovetail.train import AdamW, Trainer
 from dovetail.train.step import step_graph
 from tests.train.networks import NETWORKS
 

@@ -221,7 +221,7 @@ def cpu_cases(threads: int) -> Cases:
         path = HERE / "build" / "decoders" / f"{kind}_{FILE_LAYERS}.gguf"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_qwen3(path, kind, FILE_LAYERS)
-        session = dovetail.LanguageModel(str(path), threads=threads, precision=precision).session()
+        session = dovetail.language.LanguageModel(str(path), threads=threads, precision=precision).session()
         before = CACHED if tokens == 1 else 0
         if before:
             session.extend(list(range(100, 100 + before)))
@@ -271,7 +271,7 @@ def gpu_cases() -> Cases:
 
     def training(work: Any) -> Run:
         optimizer = dovetail.train.AdamW(RATE, BETAS, EPS, DECAY)
-        trainer = dovetail.Trainer(ours.graph(work), None, optimizer, params=weights(work), target="cuda")
+        trainer = dovetail.train.Trainer(ours.graph(work), None, optimizer, params=weights(work), target="cuda")
         x, labels = batch(work)
         return lambda: trainer.step({"x": x, "labels": labels}).loss
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 
 SYSTEM = "You are a helpful assistant. Answer briefly."
 
@@ -25,7 +25,7 @@ def answer(model: LanguageModel, history: list[int], question: str) -> list[int]
     history = history + asked
     count, started = 0, time.perf_counter()
     words: list[str] = []
-    for piece in model.generate(history, most=256):
+    for piece in model.generate(history, max_tokens=256):
         print(piece, end="", flush=True)
         words.append(piece)
         count += 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import dovetail
-from dovetail import Graph, Value, f32, fused_op, library, ops
+from dovetail import Graph, Value, fused_op, library, ops
+from dovetail.dtypes import f32
 from dovetail.inspect import fuse, page, rules, unfuse
 from dovetail.testing import check_op
 
@@ -50,7 +51,7 @@ def main() -> None:
     print(f"{missed.node}: {missed.reason}: {missed.message}\nhint: {missed.hint}")
 
     title("unfusing gives back the very same value, not merely an equal one")
-    plain = dovetail.canonicalize(written_out((8, 64)))
+    plain = dovetail.graphs.canonicalize(written_out((8, 64)))
     fused = fuse(plain, [*PARTS, gated_norm]).graph
     print(f"fused:   {' '.join(v.op.name for v in fused.values)}")
     print(f"unfused: {' '.join(v.op.name for v in unfuse(fused).values)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import dovetail
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from dovetail.inspect import as_json
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     print("\nAs a gate, which fails with the reason:\n")
     try:
         dovetail.compile(model((16, 1536)), require={"linear": 2}, without=["fuse_epilogues"])
-    except dovetail.GateError as error:
+    except dovetail.errors.GateError as error:
         print(f"  {error}".replace("\n", "\n  "))
 
     print("\nFollow the hint, and the gate lets it pass:\n")

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import f32, i64, library, ops
+from dovetail import library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.train import AdamW, Group, LiveCurve, cosine, warm_up
 
 Array = NDArray[Any]
@@ -44,7 +45,7 @@ def transformer(characters: int) -> dovetail.Graph:
         table = builder.param("table", f32[characters, WIDTH])
         h = ops.gather(table, x, axis=0) + builder.param("places", f32[LENGTH, WIDTH])
         for index in range(LAYERS):
-            with dovetail.scope(f"layers.{index}"):
+            with dovetail.graphs.scope(f"layers.{index}"):
                 h = layer(builder, h, f"layers.{index}")
         h = norm(builder, h, "norm")
         builder.output("logits", h @ ops.permute(table, order=(-1, -2)))
@@ -93,9 +94,11 @@ def learn_digits(x: Array, y: Array, epochs: int) -> float:
     steps = epochs * (last // 64)
     graph = network()
     schedule = warm_up(20, cosine(steps))
-    trainer = dovetail.Trainer(graph, "cross_entropy", AdamW(3e-3), params=first_weights(graph, 0.1), schedule=schedule)
+    trainer = dovetail.train.Trainer(
+        graph, "cross_entropy", AdamW(3e-3), params=first_weights(graph, 0.1), schedule=schedule
+    )
     live = LiveCurve(sys.stdout, "digits", steps)
-    trainer.fit(shuffled(x[:last], y[:last], epochs), told=live)
+    trainer.fit(shuffled(x[:last], y[:last], epochs), callback=live)
     live.close()
     found: Array = trainer.evaluate({"x": x[last:], "labels": y[last:]})["logits"]
     return float(np.mean(found.argmax(-1) == y[last:], dtype=np.float64))
@@ -117,17 +120,17 @@ def learn_to_write(text: str, steps: int) -> tuple[float, str]:
     ids = np.array([index[c] for c in text], np.int64)
     last = len(ids) * 9 // 10
     graph = transformer(len(alphabet))
-    trainer = dovetail.Trainer(
+    trainer = dovetail.train.Trainer(
         graph,
         "cross_entropy",
-        AdamW(4e-3, betas=(0.9, 0.99), decay=0.1),
+        AdamW(4e-3, betas=(0.9, 0.99), weight_decay=0.1),
         params=first_weights(graph, 0.02),
         schedule=warm_up(20, cosine(steps, 0.1)),
-        groups=[Group("*", decay=0.1), Group("*norm*", decay=0.0)],
+        groups=[Group("*", weight_decay=0.1), Group("*norm*", weight_decay=0.0)],
         clip_norm=1.0,
     )
     live = LiveCurve(sys.stdout, "shakespeare", steps)
-    trainer.fit(pieces(ids[:last], steps, 2), told=live)
+    trainer.fit(pieces(ids[:last], steps, 2), callback=live)
     live.close()
     losses = [float(trainer.evaluate(batch)["loss"]) for batch in pieces(ids[last:], 10, 3)]
     return float(np.mean(losses)), written(trainer, ids[:LENGTH], alphabet, count=steps // 2)
@@ -141,7 +144,7 @@ def pieces(ids: Array, steps: int, seed: int) -> Iterator[dict[str, Array]]:
         yield {"x": ids[at], "labels": ids[at + 1]}
 
 
-def written(trainer: dovetail.Trainer, start: Array, alphabet: list[str], count: int) -> str:
+def written(trainer: dovetail.train.Trainer, start: Array, alphabet: list[str], count: int) -> str:
     """Characters drawn one after the other from what the model gives."""
     rng, found = np.random.default_rng(4), [int(i) for i in start]
     for _ in range(count):

@@ -92,8 +92,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     with np.load(path) as file:
         listed = json.loads(str(file["names"]))
         found = {name: (file[str(at)], kind) for at, (name, kind) in enumerate(listed)}
-    return {name: array.view(dovetail.bf16.numpy) if kind else array for name, (array, kind) in found.items()}
+    return {name: array.view(dovetail.dtypes.bf16.numpy) if kind else array for name, (array, kind) in found.items()}
 
 
 def _is_bf16(array: Array) -> bool:
-    return array.dtype == dovetail.bf16.numpy
+    return array.dtype == dovetail.dtypes.bf16.numpy

@@ -24,7 +24,9 @@ from types import FrameType, MappingProxyType
 import numpy as np
 
 import dovetail
-from dovetail import Builder, DovetailError, Graph, Program, f32, ops
+from dovetail import Builder, Graph, Program, ops
+from dovetail.dtypes import f32
+from dovetail.errors import DovetailError
 from dovetail.ir.literal import Array
 from fuzz.forked import forked
 from fuzz.hosts import hosts
@@ -68,7 +70,7 @@ def kill(count: int, folder: Path) -> list[str]:
         forked(lambda: writing(folder), kill_after=r.random() * 0.4)
         if (folder / "graph").exists():
             try:
-                dovetail.verify(dovetail.load(folder / "graph"))
+                dovetail.graphs.verify(dovetail.load(folder / "graph"))
             except DovetailError as error:
                 broken.append(f"kill {number}: the saved graph is broken: {error}")
         width = r.choice((4, 8, 16))

@@ -14,7 +14,7 @@ from types import FrameType, MappingProxyType
 import numpy as np
 
 import dovetail
-from dovetail import DovetailError
+from dovetail.errors import DovetailError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.frontends.safetensors import read_safetensors

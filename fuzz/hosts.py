@@ -24,7 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail import Builder, f32, ops, save
+from dovetail import Builder, ops, save
+from dovetail.dtypes import f32
 from fuzz.network import Network
 
 TIMEOUT = 4.0

@@ -83,9 +83,9 @@ def _compiled(graph: Graph, way: Way, threads: int) -> Program:
 
 def _round_trip(graph: Graph, how: str) -> Graph:
     if how == "text":
-        text = dovetail.print_graph(graph)
-        read = dovetail.parse(text)
-        if dovetail.print_graph(read) != text:
+        text = dovetail.graphs.print_graph(graph)
+        read = dovetail.graphs.parse(text)
+        if dovetail.graphs.print_graph(read) != text:
             raise Wrong("the printed graph reads as another graph")
         # Text has no arrays of parameters.
         return replace(read, params=graph.params)

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from dovetail import Builder, Graph, bool_, f32, i64, ops, print_graph
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import bool_, f32, i64
 from dovetail.frontends.onnx import import_model
+from dovetail.graphs import print_graph
 from dovetail.ir.serial import to_bytes
 from tests.frontends.onnx.build import body, model, node
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 from dovetail.language.engine import Engine
 from dovetail.language.openai import Bounds, Service
 from dovetail.language.server import Server

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dovetail import Builder, DovetailError, Graph, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import DovetailError
 from dovetail.ir.literal import Array
 from dovetail.train import AdamW, Trainer, cosine, dropout
 from dovetail.train.data import Examples

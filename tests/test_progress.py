@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dovetail import Builder, f32, ops
+from dovetail import Builder, ops
+from dovetail.dtypes import f32
 from dovetail.passes.pipeline import PASSES
 from dovetail.progress import listening, phase
 from dovetail.runtime.compile import compile

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import fused_op
 from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.targets.reference.interpreter import evaluate
 

@@ -70,7 +70,7 @@ def reference(graph: dovetail.Graph, feed: Mapping[str, Array]) -> Mapping[str, 
     """The graph in float64. Where a size breaks what the graph takes for granted, the file is read at these sizes."""
     try:
         return References().of_graph(graph, feed)
-    except dovetail.SizeError:
+    except dovetail.errors.SizeError:
         found = {
             size: known
             for value in graph.inputs
@@ -211,5 +211,12 @@ def attempt(name: str, work: Callable[[], Findings | None]) -> Findings | None:
             return work()
     except (FetchError, OSError, zipfile.BadZipFile) as error:
         return Findings(name, f"{type(error).__name__}: {error}")
-    except (dovetail.DovetailError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+    except (
+        dovetail.errors.DovetailError,
+        ArithmeticError,
+        AssertionError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         return Findings(name, f"{type(error).__name__}: {error}")

@@ -95,13 +95,13 @@ def measured(torch: Any, layer: Layer, tiles: Sequence[BlockTile], parts: Sequen
         (rng.normal(size=s) / (channels * window**2) ** 0.5).astype(np.float16)
         for s in ((filters, channels, window, window), (filters, 1, 1))
     )
-    x = dovetail.input("x", dovetail.f16[IMAGES, size, size, channels])
-    sums = ops.conv(ops.permute(x, order=(-4, -1, -3, -2)), dovetail.constant(w), strides=stride, padding=around)
-    sums = sums + dovetail.constant(b)
+    x = dovetail.input("x", dovetail.dtypes.f16[IMAGES, size, size, channels])
+    sums = ops.conv(ops.permute(x, order=(-4, -1, -3, -2)), dovetail.graphs.constant(w), strides=stride, padding=around)
+    sums = sums + dovetail.graphs.constant(b)
     out = (size - 1) // stride + 1
     given = {"x": rng.normal(size=(IMAGES, size, size, channels)).astype(np.float16)}
     if filters > channels:
-        other = dovetail.input("z", dovetail.f16[IMAGES, out, out, filters])
+        other = dovetail.input("z", dovetail.dtypes.f16[IMAGES, out, out, filters])
         sums = sums + ops.permute(other, order=(-4, -1, -3, -2))
         given["z"] = rng.normal(size=(IMAGES, out, out, filters)).astype(np.float16)
     y = ops.permute(ops.relu(sums), order=(-4, -2, -1, -3))

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail import bf16, library, models, ops
+from dovetail import library, models, ops
+from dovetail.dtypes import bf16
 from dovetail.ir.dtype import i64
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.value import Value

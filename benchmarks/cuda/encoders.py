@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail import f16, library, ops
+from dovetail import library, ops
+from dovetail.dtypes import f16
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.value import Value
 

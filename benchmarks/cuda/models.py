@@ -39,6 +39,7 @@ import onnx
 
 import dovetail
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
+from dovetail.bench.peers import definitions
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
 from dovetail.bench.workloads import Shape, feeds_for
 from dovetail.targets.cuda.driver.driver import driver
@@ -111,9 +112,8 @@ def model(
     torch: Any, name: str, *, beside: Wanted, kernels: bool, dtype: str = "f16", from_numpy: bool = False
 ) -> None:
     """One line for a model, and one from arrays of the host where it is asked for."""
-    import importlib
 
-    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch_models: Any = definitions("torch_models")
 
     shape, build = MODELS[name]
     made = build()
@@ -192,9 +192,8 @@ def _jitted(
     jax: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], attention: str, dtype: str
 ) -> Callable[[], Any]:
     """The same network by JAX, on its device."""
-    import importlib
 
-    jax_models: Any = importlib.import_module("dovetail.bench.jax_models")
+    jax_models: Any = definitions("jax_models")
 
     if dtype == "f32":
         jax.config.update("jax_default_matmul_precision", "highest")  # else it multiplies in tf32
@@ -206,9 +205,8 @@ def _jitted(
 
 def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
     """The first output in float64, by torch on the device."""
-    import importlib
 
-    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch_models: Any = definitions("torch_models")
 
     given = [torch.from_numpy(x).cuda() for x in widened(feeds, np.float64).values()]
     network = torch_models.module(shape, widened(weights, np.float64)).cuda().double()
@@ -217,7 +215,7 @@ def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[
 
 def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     """One line for a product of matrices, beside cuBLAS."""
-    dtype = {"f16": dovetail.f16, "bf16": dovetail.bf16, "f32": dovetail.f32}[kind]
+    dtype = {"f16": dovetail.dtypes.f16, "bf16": dovetail.dtypes.bf16, "f32": dovetail.dtypes.f32}[kind]
     x, w = dovetail.input("x", dtype[rows, depth]), dovetail.input("w", dtype[depth, columns])
     # Our own kernels, whatever a run on this card has decided.
     program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.matmul(x, w)}), target="cuda", libraries="off")
@@ -262,10 +260,10 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
         for s in ((filters, channels, window, window), (filters, 1, 1))
     )
     # With channels innermost on both sides, as between two layers.
-    x = dovetail.input("x", dovetail.f16[images, size, size, channels])
+    x = dovetail.input("x", dovetail.dtypes.f16[images, size, size, channels])
     image = dovetail.ops.permute(x, order=(-4, -1, -3, -2))
-    made = dovetail.ops.conv(image, dovetail.constant(w), strides=stride, padding=around)
-    y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.constant(b)), order=(-4, -2, -1, -3))
+    made = dovetail.ops.conv(image, dovetail.graphs.constant(w), strides=stride, padding=around)
+    y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.graphs.constant(b)), order=(-4, -2, -1, -3))
     program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.mul(y, y)}), target="cuda")
     feeds = {"x": rng.normal(size=(images, size, size, channels)).astype(np.float16)}
     ours = program.to_device(feeds)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail import LanguageModel
 from dovetail.ir.literal import Array
+from dovetail.language import LanguageModel
 from dovetail.models.kv_cache import CacheKind
 
 

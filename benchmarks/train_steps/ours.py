@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 import dovetail
-from dovetail import f32, i64, library, ops
+from dovetail import library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.heads import merge_heads, split_heads
@@ -26,9 +27,9 @@ def prepare(work: Work, threads: int) -> Callable[[], float]:
     return lambda: trainer.step({"x": x, "labels": labels}).loss
 
 
-def make_trainer(work: Work, threads: int) -> dovetail.Trainer:
+def make_trainer(work: Work, threads: int) -> dovetail.train.Trainer:
     optimizer = AdamW(RATE, BETAS, EPS, DECAY)
-    return dovetail.Trainer(graph(work), None, optimizer, params=weights(work), target="cpu", threads=threads)
+    return dovetail.train.Trainer(graph(work), None, optimizer, params=weights(work), target="cpu", threads=threads)
 
 
 def profiled(work: Work, threads: int) -> Measured:

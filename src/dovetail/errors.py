@@ -1,4 +1,4 @@
-"""Every error a user can cause, in one tree.
+"""Every error a user can cause, in one tree. Handlers of Python's own errors catch them where these mean the same.
 
 DovetailError
 ├── GraphError            a value or graph that does not hold together
@@ -7,16 +7,16 @@ DovetailError
 │   ├── GradientError     values without a gradient, each with its place
 │   ├── TraceError        a declared body that asks what a pattern cannot know
 │   └── VerifyError       a graph that breaks a rule of its level, or a rule that is wrong
-├── ParseError            text that is not a graph, with line and column
-├── LoadError             a file that is not what it says it is
-├── BindError             arrays, parameters or symbols that do not fit a program
+├── ParseError            text that is not a graph, with line and column; a ValueError
+├── LoadError             a file that cannot be read, or is not what it says it is; an OSError and a ValueError
+├── BindError             arrays, parameters or symbols that do not fit a program; a ValueError
 │   ├── SizeError         sizes that break what a program takes for granted
-│   └── OutOfMemoryError  a run that needs more memory than its device has free
+│   └── OutOfMemoryError  a run that needs more memory than its device has free; a MemoryError
 ├── DeviceError           a device that failed while it worked; programs on it are bound again
 ├── PeerError             a process on another host that is lost, stopped, stuck or does not fit
-├── OptionError           an unknown pass, rule or setting
+├── OptionError           an unknown pass, rule or setting; a ValueError
 │   └── BudgetError       a memory budget below the smallest peak that a plan can have
-├── UnsupportedError      an operator, type or target that we do not have
+├── UnsupportedError      an operator, type or target that we do not have; a NotImplementedError
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
 ├── ServiceError          a request that a server does not finish: it is full, closing or out of time
 ├── GateError             a required fusion that is missing
@@ -24,6 +24,8 @@ DovetailError
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class DovetailError(Exception):
@@ -35,7 +37,11 @@ class DovetailError(Exception):
         self.message = message
         self.hint = hint
         self.where = where
-        super().__init__(message, hint, where)
+        # Not super(): the arguments of an OSError are a number, a text and a file.
+        Exception.__init__(self, message, hint, where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -44,6 +50,14 @@ class DovetailError(Exception):
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
+
+
+def _restored(kind: type[DovetailError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DovetailError:
+    """An error that was pickled, with all that it tells."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class GraphError(DovetailError):
@@ -72,7 +86,7 @@ class VerifyError(GraphError):
     exit_code = 3
 
 
-class ParseError(DovetailError):
+class ParseError(DovetailError, ValueError):
     """Text that is not a graph, with line and column."""
 
     def __init__(self, message: str, *, line: int, column: int, hint: str = "") -> None:
@@ -81,11 +95,11 @@ class ParseError(DovetailError):
         super().__init__(message, hint=hint, where=f"line {line}, column {column}")
 
 
-class LoadError(DovetailError):
-    """A file that is not what it says it is."""
+class LoadError(DovetailError, OSError, ValueError):
+    """A file that cannot be read or written, or is not what it says it is."""
 
 
-class BindError(DovetailError):
+class BindError(DovetailError, ValueError):
     """Arrays, parameters or symbols that do not fit a program."""
 
 
@@ -97,7 +111,7 @@ class SizeError(BindError):
         super().__init__(message, hint=hint, where=where)
 
 
-class OutOfMemoryError(BindError):
+class OutOfMemoryError(BindError, MemoryError):
     """A run that needs more memory than its device has free; `needed` and `free` are bytes, 0 where unknown."""
 
     def __init__(self, message: str, *, needed: int, free: int, hint: str = "", where: str = "") -> None:
@@ -126,7 +140,7 @@ class PeerError(DovetailError):
         super().__init__(message, hint=hint, where=where)
 
 
-class OptionError(DovetailError):
+class OptionError(DovetailError, ValueError):
     """An unknown pass, rule or setting."""
 
 
@@ -139,7 +153,7 @@ class BudgetError(OptionError):
         super().__init__(message, hint=hint, where=where)
 
 
-class UnsupportedError(DovetailError):
+class UnsupportedError(DovetailError, NotImplementedError):
     """An operator, type or target that we do not have."""
 
     exit_code = 2

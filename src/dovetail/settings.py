@@ -6,10 +6,10 @@ what a whole process has to agree on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
@@ -106,10 +106,10 @@ class Settings:
     libraries: str = _option(
         "auto",
         "Whether cuBLASLt may compute products on a GPU: `auto` where it is installed "
-        "(`pip install 'dovetail[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster than "
-        "our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never tf32). "
-        "The last digits may differ, since sums have another order; with `strict` our kernels compute all. A report "
-        "has both times, or what refuses a product.",
+        "(`pip install 'dovetail-ml[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster "
+        "than our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never "
+        "tf32). The last digits may differ, since sums have another order; with `strict` our kernels compute all. A "
+        "report has both times, or what refuses a product.",
         choices=LIBRARIES,
     )
     print_report: bool = _option(
@@ -117,8 +117,28 @@ class Settings:
     )
 
 
-FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report", "DOVETAIL_CACHE": "cache"})
-"""The environment variables that are read, each with the option that it gives: a switch as 1 or 0, others as text."""
+class SettingsOptions(TypedDict, total=False):
+    """The fields of `Settings` as keyword options."""
+
+    strict: bool
+    precision: Literal["exact", "fast", "bf16"]
+    engine: str
+    search_seconds: int
+    verify_each_pass: bool
+    memory_limit: int
+    memory: str
+    threads: int
+    cache: str
+    cache_limit: int
+    tune: Literal["auto", "always", "off"]
+    libraries: Literal["auto", "off"]
+    print_report: bool
+
+
+FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
+    {"DOVETAIL_REPORT": "print_report", "DOVETAIL_CACHE": "cache", "DOVETAIL_THREADS": "threads"}
+)
+"""The environment variables that are read, each with its option: a switch as 1 or 0, numbers, others as text."""
 
 ISA = "DOVETAIL_ISA"
 MACHINE = "DOVETAIL_MACHINE"
@@ -142,7 +162,7 @@ def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = Mapping
     known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(Settings)}
     choices: dict[str, tuple[Any, ...]] = {f.name: f.metadata["choices"] for f in fields(Settings)}
     asked: dict[str, Any] = {
-        option: environ[name] if known[option] is str else _switch(name, environ[name])
+        option: _READ[known[option]](name, environ[name])
         for name, option in FROM_ENVIRONMENT.items()
         if name in environ
     }
@@ -159,12 +179,16 @@ def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = Mapping
 def describe() -> str:
     """The options as a page of Markdown."""
     variables = {option: name for name, option in FROM_ENVIRONMENT.items()}
-    lines = ["# Settings", "", "Each is a keyword argument of `dovetail.compile` and a field of `dovetail.Settings`."]
+    lines = [
+        "# Settings",
+        "",
+        "Each is a keyword argument of `dovetail.compile` and a field of `dovetail.programs.Settings`.",
+    ]
     for f in fields(Settings):
         lines += ["", f"## `{f.name}: {f.type} = {f.default!r}`", "", f.metadata["doc"]]
         if f.name in variables:
-            gives = "gives it too" if f.default.__class__ is str else "switches it on"
-            shown = "" if f.default.__class__ is str else "=1"
+            is_switch = f.default.__class__ is bool
+            gives, shown = ("switches it on", "=1") if is_switch else ("gives it too", "")
             lines.append(f"The environment variable `{variables[f.name]}{shown}` {gives}.")
     for name, doc in FOR_A_PROCESS.items():
         lines += ["", f"## The environment variable `{name}`", "", doc]
@@ -181,6 +205,22 @@ def _switch(name: str, text: str) -> bool:
     if text not in ("", "0", "1"):
         raise OptionError(f"the environment variable {name} is {text!r}", hint="set it to 1 or 0")
     return text == "1"
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+def _number(name: str, text: str) -> int:
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise OptionError(f"the environment variable {name} is {text!r}", hint="set it to a number, 0 or more")
+    return int(text)
+
+
+_READ: Mapping[type[Any], Callable[[str, str], Any]] = {bool: _switch, int: _number, str: _text}
+"""How the text of an environment variable is read, by the type of its option."""
 
 
 def _nearest(name: str, known: Mapping[str, type[Any]]) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail import f32, i64
 from dovetail.adapters.onnx_backend import DovetailBackend
 from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, CheckError, NeedsValueError
 from tests.frontends.onnx.build import model
 

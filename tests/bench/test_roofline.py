@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.bench.convnets import UnetBlock, unet_block
 from dovetail.bench.roofline import roofline_of
 from dovetail.bench.workloads import feeds_for
+from dovetail.dtypes import f32
 from dovetail.frontends.onnx import import_model
 from dovetail.ir import leaf
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import LanguageModel
 from dovetail.cli import language_options
 from dovetail.cli.main import main
 from dovetail.errors import UnsupportedError
+from dovetail.language import LanguageModel
 from dovetail.language.generation import Piece
 from dovetail.sanitize import visible
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
@@ -30,6 +30,7 @@ def model_at(folder: Path, **fields: str) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_questions_go_through_the_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,7 +42,7 @@ def test_questions_go_through_the_template(
     assert prompt == "<|start|>system be<|end|><|start|>user hello<|end|><|start|>"
     ids = model.tokenizer.encode(prompt, special=True)
     assert ids.count(TOKENS.index("<|start|>")) == 3 and ids.count(TOKENS.index("<|end|>")) == 2
-    answer = "".join(model.generate(ids, most=5))
+    answer = "".join(model.generate(ids, max_tokens=5))
     shown = "\n".join(map(visible, answer.split("\n")))
     assert main(["chat", str(path), "hello", "--system", "be", "--most", "5"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == shown.rstrip("\n") and answer
@@ -65,6 +66,7 @@ def test_tokens_a_second_are_told_without_what_compiling_takes(tmp_path: Path, m
     assert main(["chat", str(path), "hello", "--most", "2"]) == 0 and ready == [True]
 
 
+@pytest.mark.slow
 def test_a_file_without_a_template_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", str(model_at(tmp_path)), "hello"]) == UnsupportedError.exit_code
     assert "chat template" in capsys.readouterr().err

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail import LanguageModel
 from dovetail.cli.main import main
+from dovetail.language import LanguageModel
 from dovetail.sanitize import visible
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
@@ -20,13 +20,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(path), "hello w", "--most", "6", "--times"]) == 0
     shown = capsys.readouterr().out
-    wanted = "".join(LanguageModel(path).generate("hello w", most=6))
+    wanted = "".join(LanguageModel(path).generate("hello w", max_tokens=6))
     assert shown.rstrip("\n") == "\n".join(map(visible, wanted.split("\n"))).rstrip("\n") and wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -22,6 +22,7 @@ from tests.golden import Golden
 RUN = [sys.executable, "-m", "dovetail"]
 
 
+@pytest.mark.slow
 def test_version_of_the_module() -> None:
     done = subprocess.run([*RUN, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"dovetail {dovetail.__version__}\n"
@@ -61,7 +62,7 @@ def test_page_of_the_command_line(golden: Golden) -> None:
 
 def test_unsupported_input_has_its_own_code(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.f32[3]}, ["y"]).SerializeToString())
+    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.dtypes.f32[3]}, ["y"]).SerializeToString())
     assert "StringConcat" in shell.fails(2, "explain", str(path))
     path.write_bytes(b"")
     assert "model.onnx" in shell.fails(1, "explain", str(path))
@@ -84,24 +85,28 @@ def unread(*argv: str) -> tuple[int, str]:
     return command.returncode, without_progress(said)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert unread("show", SMALL["bert"], "--stage", "rules") == (0, "")
 
 
+@pytest.mark.slow
 def test_a_gate_fails_even_if_nobody_reads_the_report() -> None:
     code, said = unread("explain", SMALL["bert"], "--require", "swiglu=9")
     assert code == 4 and "swiglu: 0 of 9" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_said_in_words() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*RUN, "catalogue"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run([*RUN, "catalog"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     said = without_progress(done.stderr)
     assert done.returncode == 1
     assert said.startswith("dovetail: the output cannot be written") and "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="closing a stream is written for a POSIX shell")
 def test_a_closed_stdout_is_no_failure() -> None:
     done = subprocess.run(
@@ -110,6 +115,7 @@ def test_a_closed_stdout_is_no_failure() -> None:
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*RUN, "explain", SMALL["unet"]], capture_output=True, text=True, env=environ, timeout=60)
@@ -117,6 +123,7 @@ def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     assert "unet on cpu" in done.stdout and "\\u2192" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_interrupting_is_quiet() -> None:
     large = "llama:layers=1000,hidden=8,heads=2,kv_heads=1,inner=8,vocabulary=8,batch=1,seq=4"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Literal
 
-from dovetail import Graph, library, ops, value_and_grad
+from dovetail import Graph, library, ops
+from dovetail.graphs import value_and_grad
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from dovetail.ir.leaf import input, param

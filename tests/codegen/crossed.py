@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from dovetail import Builder, DType, Graph, Value, f32, f64, i32, ops
+from dovetail import Builder, Graph, Value, ops
+from dovetail.dtypes import DType, f32, f64, i32
 from dovetail.runtime.compile import compilation
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.backend import backend_for

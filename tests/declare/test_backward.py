@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import f32, i64, library
+from dovetail import library
 from dovetail.declare import BackwardOp, fused_op
 from dovetail.declare.cost import flops_of
+from dovetail.dtypes import f32, i64
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
@@ -37,7 +38,7 @@ def test_one_result_for_each_operand_that_is_wanted() -> None:
 def test_it_is_written_as_text_and_read_again() -> None:
     value = norm_back()
     graph = Graph.of({"dx": value[0], "dgain": value[1]})
-    again = dovetail.parse(dovetail.print_graph(graph))
+    again = dovetail.graphs.parse(dovetail.graphs.print_graph(graph))
     assert again.outputs["dx"] is graph.outputs["dx"]
 
 
@@ -72,7 +73,7 @@ def test_a_form_that_leaves_out_an_operand_is_refused() -> None:
     assert both.form is half
     a, b = leaf.input("a", f32[3]), leaf.input("b", f32[3])
     with pytest.raises(TraceError, match="leaves out an operand"):
-        dovetail.gradient(both(a, b), [a, b], leaf.input("g", f32[3]))
+        dovetail.graphs.gradient(both(a, b), [a, b], leaf.input("g", f32[3]))
 
 
 def test_integers_have_no_gradient() -> None:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import Builder, Graph, Value, f16, f32, ops
+from dovetail import Builder, Graph, Value, ops
 from dovetail.declare import fused_op
+from dovetail.dtypes import f16, f32
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.leaf import input
 from dovetail.ir.origin import scope

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from dovetail import TraceError, Value, f32
+from dovetail import Value
 from dovetail.declare.fused import Call
 from dovetail.declare.group import group_rule
+from dovetail.dtypes import f32
+from dovetail.errors import TraceError
 from dovetail.ir.leaf import input
 
 X, Y = input("x", f32[2]), input("y", f32[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dovetail import bf16, f32, f64, i64, library, ops
+from dovetail import library, ops
 from dovetail.declare.cost import (
     Cost,
     Level,
@@ -17,6 +17,7 @@ from dovetail.declare.cost import (
     largest_bytes,
     streamed_bytes,
 )
+from dovetail.dtypes import bf16, f32, f64, i64
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
 from dovetail.targets.cuda.claims import MACHINE as H200

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 import pytest
 
-from dovetail import Graph, TraceError, TypeRuleError, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f32
+from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.leaf import Hole, input
 
 X, Y = input("x", f32[3]), input("y", f32[3])
@@ -41,29 +43,6 @@ def test_what_is_handed_on_takes_one_trace() -> None:
 def test_what_is_handed_on_is_caught_whatever_it_is(c: float | None, sign: Sign) -> None:
     graph = Graph.of(ops.tanh(inner(X, Y, c=c, sign=sign)))
     assert fuse(graph, [outer]).graph.outputs["y"] is outer(X, Y, c=c, sign=sign)
-
-
-@fused_op(shapes="x[n] a[n] b[n] d[n]", together=("a b",))
-def joined(x: Value, a: Value | None = None, b: Value | None = None, d: Value | None = None) -> Value:
-    """x, with a and b or without both, with d or without."""
-    y = ops.exp(x) if a is None or b is None else ops.exp(x) * a + b
-    return y if d is None else y - d
-
-
-def test_what_goes_together_is_never_tried_apart() -> None:
-    assert sorted(v.label for v in joined.variants) == ["x", "x, a, b", "x, a, b, d", "x, d"]
-    with pytest.raises(TypeRuleError, match="without b") as refused:
-        joined(X, Y)
-    assert refused.value.hint == "pass all of a, b, or none"
-    assert joined(X, Y, Y).type == X.type
-
-
-def test_only_optional_parameters_go_together() -> None:
-    with pytest.raises(TraceError, match="'x' is never left out"):
-
-        @fused_op(shapes="x[n] a[n]", together=("x a",))
-        def wrong(x: Value, a: Value | None = None) -> Value:  # pyright: ignore[reportUnusedFunction]
-            return x if a is None else x + a
 
 
 @fused_op(shapes="x[n] a[n]")

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from dovetail import Value, f32, library
+from dovetail import Value, library
 from dovetail.declare import FusedOp, Variant, fused, part_of_traces
 from dovetail.declare.trace import shared_parts
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 
 
@@ -55,6 +56,7 @@ def test_a_part_is_computed_once_for_each_choice_of_its_arguments() -> None:
     assert len(calls) == 6, "outside traces every call computes it"
 
 
+@pytest.mark.slow
 def test_traces_hold_nothing_when_they_are_done() -> None:
     @part_of_traces
     def twice(x: Value) -> Value:

@@ -6,12 +6,14 @@ from random import Random
 
 import pytest
 
-from dovetail import DovetailError, DType, Value, f16, f32
+from dovetail import Value
 from dovetail.declare import FusedOp
 from dovetail.declare.guard import Guard
 from dovetail.derive.arguments import arguments, in_f16, strayed
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
 from dovetail.derive.rules import rules
+from dovetail.dtypes import DType, f16, f32
+from dovetail.errors import DovetailError
 from dovetail.ir.leaf import Hole, hole, input
 from dovetail.library import ALL, softmax
 
@@ -87,6 +89,7 @@ def test_an_unknown_question_is_opaque() -> None:
         condition_of(Guard.of(asks, "", ""), {"a": hole("a")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ALL, ids=lambda op: op.name)
 def test_conditions_say_what_guards_say(op: FusedOp[...]) -> None:
     random = Random(0)

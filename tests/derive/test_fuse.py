@@ -7,11 +7,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
 from dovetail.derive.fuse import fuse, strata
 from dovetail.derive.missed import COST, CYCLE, NEAR, PRIVATE
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -218,6 +219,7 @@ def test_an_op_waits_for_the_ops_that_it_is_made_of() -> None:
     assert fuse(Graph.of((P * ops.sigmoid(P)) * Q), [gated, gate]).graph.outputs["y"] is gated(P, Q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [20_000])
 def test_long_chains_neither_recurse_nor_explode(length: int) -> None:
     value: Value = X

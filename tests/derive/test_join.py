@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import group_rule
 from dovetail.declare.fused import Call
 from dovetail.derive.join import join
 from dovetail.derive.missed import TYPE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library import GROUPS
 from dovetail.targets.reference.interpreter import evaluate
@@ -60,6 +62,7 @@ def wide(count: int) -> Graph:
     return Graph.of({f"y{i}": X @ param(f"w{i}", f32[8, 3 + i % 2]) for i in range(count)})
 
 
+@pytest.mark.slow
 def test_many_members_in_linear_time() -> None:
     def seconds(count: int) -> float:
         graph = wide(count)

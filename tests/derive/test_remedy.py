@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Graph, TraceError, Value, f32, fused_op
+from dovetail import Graph, Value, fused_op
 from dovetail.declare import Change, FusedOp, Guard, typed
 from dovetail.derive import laws
 from dovetail.derive.fuse import fuse
 from dovetail.derive.remedy import NoRemedyError, remedied, viewed
-from dovetail.errors import DovetailError
+from dovetail.dtypes import f32
+from dovetail.errors import DovetailError, TraceError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16
 from dovetail.passes.canonicalize import canonicalize

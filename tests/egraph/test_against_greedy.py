@@ -12,7 +12,7 @@ import dovetail
 from dovetail import Graph
 from dovetail.models import BertShape, LlamaShape, bert, llama, llama_step, resnet, unet
 from dovetail.report.report import Report
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "exporters").glob("*.onnx"))
 SMALL = LlamaShape(layers=3, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
@@ -31,10 +31,11 @@ def kernels(report: Report) -> int:
     return sum(k.phase == "run" for k in report.kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_never_dearer_and_never_more_kernels(name: str) -> None:
     graph = ALL[name]()
-    greedy, searched = (scan(graph, target="cpu", engine=engine) for engine in ("greedy", "egraph"))
+    greedy, searched = (explain(graph, target="cpu", engine=engine) for engine in ("greedy", "egraph"))
     assert searched.predicted_seconds <= greedy.predicted_seconds * (1 + 1e-9)
     assert kernels(searched) <= kernels(greedy)
     # What is done once decides between programs that take the same time.

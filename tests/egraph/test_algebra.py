@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, f32, f64, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f16, f32, f64, i64
 from dovetail.egraph.algebra import ALGEBRA
 from dovetail.egraph.decide import SAME
 from dovetail.egraph.engine import egraph_of

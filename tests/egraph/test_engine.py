@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.proof import Application, matched
 from dovetail.ir.leaf import constant, input, param

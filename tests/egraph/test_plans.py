@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import constant, input, param
 from dovetail.library.layer_norm import layer_norm
 from dovetail.ops.convolution import conv

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import LanguageModel, OptionError, Trainer, compile, load
-from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail import compile, load
+from dovetail.errors import DovetailError, LoadError, OptionError, UnsupportedError
 from dovetail.frontends.checkpoint import _Reader, read_checkpoint  # pyright: ignore[reportPrivateUsage]
 from dovetail.frontends.decoder_families import FAMILIES, names_in_checkpoint
+from dovetail.language import LanguageModel
 from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
+from dovetail.train import Trainer
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -49,11 +51,12 @@ def written(folder: Path, config: dict[str, Any], *, without: str = "", more: tu
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_language_model(tmp_path: Path) -> None:
     model = LanguageModel(written(tmp_path, CONFIG), cache="off")
     assert model.shape.style == FAMILIES["llama"].style and model.ends == {2, 3}
     assert set(model.source.decoder.kinds.values()) == {"f16"} and model.shape.pairs == "half"
-    assert len(list(model.tokens([1, 2, 3], most=2))) <= 2
+    assert len(list(model.tokens([1, 2, 3], max_tokens=2))) <= 2
     with pytest.raises(OptionError, match="positions"):
         list(model.tokens([1] * 33))
     with pytest.raises(OptionError):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, Program, Value, f32, ops
+from dovetail import Builder, Program, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.literal import Array
 from fuzz.case import Case, Way, restore, store
 from fuzz.judge import Wrong, check
@@ -91,7 +92,9 @@ def test_convolutions_near_the_end_of_the_range_are_not_judged(tmp_path: Path, m
         x = builder.input("x", f32[1, 1, 4, 4])
         kernel = np.full((1, 1, 3, 3), factor, np.float32)
         one = case_of(
-            ops.conv(x, dovetail.constant(kernel), padding=(1, 1, 1, 1)), builder, x=np.ones((1, 1, 4, 4), np.float32)
+            ops.conv(x, dovetail.graphs.constant(kernel), padding=(1, 1, 1, 1)),
+            builder,
+            x=np.ones((1, 1, 4, 4), np.float32),
         )
         with monkeypatch.context() as patched:
             spoiled(patched, lambda y: np.full_like(y, np.inf))
@@ -104,12 +107,12 @@ def test_convolutions_near_the_end_of_the_range_are_not_judged(tmp_path: Path, m
 
 def test_a_case_comes_back(case: Case, tmp_path: Path) -> None:
     way = Way("greedy", ("fuse",), threads=1)
-    store(replace(case, wanted={"a/b": np.ones(2, dovetail.bf16.numpy)}), way, tmp_path)
+    store(replace(case, wanted={"a/b": np.ones(2, dovetail.dtypes.bf16.numpy)}), way, tmp_path)
     found, same = restore(tmp_path)
     assert same == way
-    assert dovetail.print_graph(found.graph) == dovetail.print_graph(case.graph)
+    assert dovetail.graphs.print_graph(found.graph) == dovetail.graphs.print_graph(case.graph)
     np.testing.assert_array_equal(found.feeds["x"], case.feeds["x"])
-    assert found.wanted["a/b"].dtype == dovetail.bf16.numpy
+    assert found.wanted["a/b"].dtype == dovetail.dtypes.bf16.numpy
 
 
 @pytest.mark.parametrize("source", ["primitives", "networks"])
@@ -120,6 +123,7 @@ def test_a_batch_passes_and_leaves_nothing(source: str, tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_failure_is_shrunk_and_kept_with_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         spoiled(patched, lambda y: y + 1 if y.size and y.dtype.kind == "f" else y)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import f32, i64, library, ops
+from dovetail import library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 
@@ -53,7 +54,7 @@ def sgd_step(name: str, rate: float) -> Graph:
     weights = {n: builder.input(n, f32[shape]) for n, shape in shapes.items()}
     with builder.recording():
         builder.output("loss", _mlp(builder, weights) if name == "mlp" else _transformer(builder, weights))
-    both = dovetail.value_and_grad(builder.graph(), list(shapes))
+    both = dovetail.graphs.value_and_grad(builder.graph(), list(shapes))
     outputs = {"loss": both.outputs["loss"]}
     outputs |= {f"new.{n}": w - both.outputs[f"d.{n}"] * rate for n, w in weights.items()}
     return Graph.of(outputs, name=name, inputs=both.inputs).donate({f"new.{n}": n for n in shapes})

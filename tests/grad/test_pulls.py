@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import f64, ops
+from dovetail import ops
+from dovetail.dtypes import f64
 from dovetail.grad.walk import pull_back
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph

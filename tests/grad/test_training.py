@@ -77,7 +77,7 @@ def test_a_compiled_step_trains(name: str) -> None:
 
 def test_a_joint_graph_is_written_and_read_again() -> None:
     graph = sgd_step("transformer", RATE)
-    again = dovetail.parse(dovetail.print_graph(graph))
+    again = dovetail.graphs.parse(dovetail.graphs.print_graph(graph))
     assert isinstance(again, Graph)
     assert [v.op.name for v in again.values] == [v.op.name for v in graph.values]
     assert any(v.op.name == "layer_norm_back" for v in again.values)

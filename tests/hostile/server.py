@@ -45,7 +45,9 @@ def main() -> None:
 
 def warm_up() -> None:
     """Load, compile and run once, so that what is measured later is the file."""
-    made = model([node("Add x w -> y")], {"x": dovetail.f32["n", 4]}, ["y"], initializers={"w": np.ones(4, np.float32)})
+    made = model(
+        [node("Add x w -> y")], {"x": dovetail.dtypes.f32["n", 4]}, ["y"], initializers={"w": np.ones(4, np.float32)}
+    )
     path = Path(sys.argv[1]) / "warm.onnx"
     path.write_bytes(made.SerializeToString())
     dovetail.compile(path, target="reference").run({"x": np.ones((2, 4), np.float32)})
@@ -88,7 +90,7 @@ def attempt(request: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"error": "", "bases": [], "message": "", "hint": ""}
     try:
         STAGES[request["stage"]](Path(request["path"]))
-    except dovetail.DovetailError as error:
+    except dovetail.errors.DovetailError as error:
         found = {
             "error": type(error).__name__,
             "bases": [c.__name__ for c in type(error).__mro__],

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dovetail import Graph, Value, f32
+from dovetail import Graph, Value
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array

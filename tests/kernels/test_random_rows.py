@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import argument, input
 from dovetail.ir.literal import Array

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 from dovetail.language.sampling import Sampling
 from dovetail.language.server import Server
 from dovetail.language.slots import Slots
@@ -21,7 +21,7 @@ def test_choices_have_seeds_that_follow_each_other(model: LanguageModel, server:
     how: dict[str, Any] = {"max_tokens": 8, "temperature": 1.5, "seed": 2**64 - 1}
     prompts = ["hello", "world"]
     wanted = [
-        "".join(model.generate(prompt, most=8, sampling=Sampling(1.5, seed=seed)))
+        "".join(model.generate(prompt, max_tokens=8, sampling=Sampling(1.5, seed=seed)))
         for prompt in prompts
         for seed in (2**64 - 1, 0, 1)
     ]
@@ -54,30 +54,30 @@ def test_a_prompt_of_several_choices_is_read_once(model: LanguageModel, monkeypa
         how = {"prompt": prompt, "n": 3, "max_tokens": 4, "temperature": 0}
         status, found, _ = call(server, "/v1/completions", how)
     assert status == 200 and sum(read) < 1.2 * len(prompt)
-    assert {c["text"] for c in found["choices"]} == {"".join(model.generate(prompt, most=4))}
+    assert {c["text"] for c in found["choices"]} == {"".join(model.generate(prompt, max_tokens=4))}
 
 
 def test_penalties_and_biases_are_those_of_sampling(model: LanguageModel, server: Server) -> None:
-    plain = "".join(model.generate("hello", most=12))
+    plain = "".join(model.generate("hello", max_tokens=12))
     for fields, sampling in (
         ({"presence_penalty": 2.0, "frequency_penalty": 1}, Sampling(presence_penalty=2.0, frequency_penalty=1.0)),
         ({"logit_bias": {"9": 100}}, Sampling(bias={9: 100.0})),
     ):
         asked = {"prompt": "hello", "max_tokens": 12, "temperature": 0, **fields}
         text = call(server, "/v1/completions", asked)[1]["choices"][0]["text"]
-        assert text == "".join(model.generate("hello", most=12, sampling=sampling)) != plain
+        assert text == "".join(model.generate("hello", max_tokens=12, sampling=sampling)) != plain
 
 
 def test_an_echo_comes_before_the_text(model: LanguageModel, server: Server) -> None:
     how = {"max_tokens": 4, "temperature": 0, "echo": True}
     ids = [5, 6, 7, 8]
-    text = "".join(model.generate("hello", most=4))
+    text = "".join(model.generate("hello", max_tokens=4))
     _, found, _ = call(server, "/v1/completions", {"prompt": "hello", **how})
     assert found["choices"][0]["text"] == "hello" + text
     _, parts, _ = call(server, "/v1/completions", {"prompt": "hello", "stream": True, **how})
     assert "".join(p["choices"][0]["text"] for p in parts) == "hello" + text
     _, found, _ = call(server, "/v1/completions", {"prompt": ids, **how})
-    assert found["choices"][0]["text"] == model.tokenizer.decode(ids) + "".join(model.generate(ids, most=4))
+    assert found["choices"][0]["text"] == model.tokenizer.decode(ids) + "".join(model.generate(ids, max_tokens=4))
 
 
 @pytest.mark.parametrize("count", [1, 2, 200])

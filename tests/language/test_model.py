@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import LanguageModel, LoadError, OptionError, Sampling, UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
+from dovetail.language import LanguageModel, Sampling
 from dovetail.language.generation import Request
 from dovetail.language.look_up import draft
 from dovetail.language.programs import Programs
@@ -53,10 +54,12 @@ def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
     return ids[-count:]
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_the_model_with_floats(path: Path, model: LanguageModel) -> None:
-    assert list(model.tokens(PROMPT, most=12)) == by_floats(path, PROMPT, 12)
+    assert list(model.tokens(PROMPT, max_tokens=12)) == by_floats(path, PROMPT, 12)
 
 
+@pytest.mark.slow
 def test_the_first_token_waits_for_one_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     plain = Programs._program  # pyright: ignore[reportPrivateUsage]
@@ -75,16 +78,16 @@ def test_the_first_token_waits_for_one_program(path: Path, monkeypatch: pytest.M
 
 def test_a_kept_prefix_changes_no_token(model: LanguageModel) -> None:
     longer = [*PROMPT, 7, 8]
-    anew = list(LanguageModel.tokens(model, longer, most=10))
-    list(model.tokens([40, 41, 42, 43], most=4))
-    list(model.tokens(PROMPT, most=6))
-    assert list(model.tokens(longer, most=10)) == anew == list(model.tokens(longer, most=10))
+    anew = list(LanguageModel.tokens(model, longer, max_tokens=10))
+    list(model.tokens([40, 41, 42, 43], max_tokens=4))
+    list(model.tokens(PROMPT, max_tokens=6))
+    assert list(model.tokens(longer, max_tokens=10)) == anew == list(model.tokens(longer, max_tokens=10))
 
 
 def test_texts_that_are_generated_in_turns_do_not_mix(model: LanguageModel) -> None:
     prompts = [PROMPT, [40, 41, 42], [*PROMPT, 50]]
-    wanted = [list(model.tokens(prompt, most=8)) for prompt in prompts]
-    turns = [model.tokens(prompt, most=8) for prompt in prompts]
+    wanted = [list(model.tokens(prompt, max_tokens=8)) for prompt in prompts]
+    turns = [model.tokens(prompt, max_tokens=8) for prompt in prompts]
     found = [list(step) for step in zip(*turns, strict=False)]
     assert found == [list(step) for step in zip(*wanted, strict=False)] and found
 
@@ -108,21 +111,21 @@ def test_the_cache_grows_without_a_new_program(model: LanguageModel) -> None:
 
 def test_seeds_decide_what_is_drawn(model: LanguageModel) -> None:
     def drawn(seed: int) -> list[int]:
-        return list(model.tokens(PROMPT, most=16, sampling=Sampling(temperature=1.5, seed=seed)))
+        return list(model.tokens(PROMPT, max_tokens=16, sampling=Sampling(temperature=1.5, seed=seed)))
 
     assert drawn(1) == drawn(1) != drawn(2)
 
 
 def test_text_in_and_text_out(model: LanguageModel) -> None:
     ids = model.tokenizer.encode("hello w")
-    tokens = list(model.tokens(ids, most=20))
-    pieces = list(model.generate("hello w", most=20))
+    tokens = list(model.tokens(ids, max_tokens=20))
+    pieces = list(model.generate("hello w", max_tokens=20))
     assert "".join(pieces) == model.tokenizer.decode(tokens)
     text = "".join(pieces)
     stop = text[5:8]
     before = text[: text.index(stop)]
-    assert "".join(model.generate("hello w", most=20, stop=[stop])) == before
-    assert "".join(model.generate("hello w", most=20, stop=stop)) == before, "one text is not its characters"
+    assert "".join(model.generate("hello w", max_tokens=20, stop=[stop])) == before
+    assert "".join(model.generate("hello w", max_tokens=20, stop=stop)) == before, "one text is not its characters"
     for odd in ([3], ["a"] * 17, ["x" * 1025]):
         with pytest.raises(OptionError):
             model.generate("hello w", stop=cast(Any, odd))
@@ -166,15 +169,22 @@ def test_bad_prompts_are_refused_before_anything_runs(model: LanguageModel) -> N
         with pytest.raises(OptionError) as caught:
             list(model.tokens(prompt))
         assert caught.value.hint
-    for how in ({"most": -1}, {"most": 1.5}, {"most": "3"}, {"speculate": 17}, {"speculate": "2"}, {"speculate": True}):
+    for how in (
+        {"max_tokens": -1},
+        {"max_tokens": 1.5},
+        {"max_tokens": "3"},
+        {"speculate": 17},
+        {"speculate": "2"},
+        {"speculate": True},
+    ):
         with pytest.raises(OptionError):
             list(model.tokens(PROMPT, **cast(Any, how)))
-    assert list(model.tokens(PROMPT, most=0)) == []
-    assert list(model.tokens(cast(Any, np.array(PROMPT)), most=3)) == list(model.tokens(PROMPT, most=3))
+    assert list(model.tokens(PROMPT, max_tokens=0)) == []
+    assert list(model.tokens(cast(Any, np.array(PROMPT)), most=3)) == list(model.tokens(PROMPT, max_tokens=3))
 
 
 def test_generation_ends_where_the_context_does(model: LanguageModel) -> None:
-    assert len(list(model.tokens([1] * 510, most=50))) <= 3
+    assert len(list(model.tokens([1] * 510, max_tokens=50))) <= 3
 
 
 def test_a_session_forgets_only_what_it_has(model: LanguageModel) -> None:
@@ -186,6 +196,7 @@ def test_a_session_forgets_only_what_it_has(model: LanguageModel) -> None:
         session.trim(3)
 
 
+@pytest.mark.slow
 def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     path = tmp_path / "m.gguf"
@@ -193,14 +204,14 @@ def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Pat
     model = LanguageModel(path, cache="off")
     with pytest.raises(UnsupportedError, match="other"):
         list(model.generate("hello"))
-    assert len(list(model.tokens(PROMPT, most=3))) == 3
+    assert len(list(model.tokens(PROMPT, max_tokens=3))) == 3
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, seed=3), Sampling(repetition_penalty=1.3)])
 def test_speculation_changes_no_token(model: LanguageModel, sampling: Sampling) -> None:
     prompt = [5, 6, 7, 8, 9, 5, 6, 7]
-    plain = list(model.tokens(prompt, most=24, sampling=sampling))
-    assert list(model.tokens(prompt, most=24, sampling=sampling, speculate=4)) == plain
+    plain = list(model.tokens(prompt, max_tokens=24, sampling=sampling))
+    assert list(model.tokens(prompt, max_tokens=24, sampling=sampling, speculate=4)) == plain
 
 
 def test_what_followed_before_is_guessed() -> None:
@@ -244,6 +255,7 @@ def test_pieces_of_a_prompt_come_first_where_it_is_scored(model: LanguageModel) 
         Request(scores_prompt=True)
 
 
+@pytest.mark.slow
 def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel) -> None:
     found = read_decoder(read_gguf(path))
     of, ids = found.shape, [9, 8, 7, 6]
@@ -264,7 +276,9 @@ def test_a_text_of_a_schema_satisfies_it(model: LanguageModel) -> None:
         "required": ["name", "age"],
     }
     for seed in range(3):
-        text = "".join(model.generate("hello", most=80, sampling=Sampling(temperature=1.0, seed=seed), schema=schema))
+        text = "".join(
+            model.generate("hello", max_tokens=80, sampling=Sampling(temperature=1.0, seed=seed), schema=schema)
+        )
         said = json.loads(text)
         assert list(said) == ["name", "age"] and len(said["name"]) <= 5 and 7 <= said["age"] <= 42
 

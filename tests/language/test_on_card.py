@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import LanguageModel, LoadError, OptionError, Sampling
-from dovetail.errors import UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.ir.literal import Array
 from dovetail.ir.type import SizeLike
-from dovetail.language import caches, next_inputs
+from dovetail.language import LanguageModel, Sampling, caches, next_inputs
 from dovetail.language.engine import Engine
 from dovetail.language.generation import Request
 from dovetail.language.programs import Programs
@@ -137,14 +136,14 @@ def test_a_text_without_a_likeliest_token_is_the_error_of_the_host(cpu: Language
 
 
 def test_greedy_texts_have_the_tokens_of_a_cpu(card: LanguageModel, cpu: LanguageModel, chosen: list[int]) -> None:
-    assert list(card.tokens(PROMPT, most=12)) == list(cpu.tokens(PROMPT, most=12))
+    assert list(card.tokens(PROMPT, max_tokens=12)) == list(cpu.tokens(PROMPT, max_tokens=12))
     assert chosen == [1] * 11, "the first token is chosen from the logits of the prompt"
     chosen.clear()
-    text = "".join(cpu.generate(PROMPT, most=12))
+    text = "".join(cpu.generate(PROMPT, max_tokens=12))
     stop = text[len(text) // 2]
-    ours, theirs = ("".join(lm.generate(PROMPT, most=12, stop=stop)) for lm in (card, cpu))
+    ours, theirs = ("".join(lm.generate(PROMPT, max_tokens=12, stop=stop)) for lm in (card, cpu))
     assert ours == theirs != text and chosen
-    turns = [lm.tokens(PROMPT[:n], most=4) for lm in (card, cpu) for n in (4, 3)]
+    turns = [lm.tokens(PROMPT[:n], max_tokens=4) for lm in (card, cpu) for n in (4, 3)]
     found = [[next(each) for each in turns] for _ in range(4)]
     assert all(row[:2] == row[2:] for row in found), "texts in turns read what the other replaced"
 
@@ -167,12 +166,12 @@ def test_other_requests_read_the_logits(case: str, card: LanguageModel, cpu: Lan
 
 
 def test_guesses_are_checked_by_logits(card: LanguageModel, cpu: LanguageModel, chosen: list[int]) -> None:
-    wanted = list(cpu.tokens(PROMPT * 3, most=12))
-    assert list(card.tokens(PROMPT * 3, most=12, speculate=3)) == wanted and len(chosen) < 11
+    wanted = list(cpu.tokens(PROMPT * 3, max_tokens=12))
+    assert list(card.tokens(PROMPT * 3, max_tokens=12, speculate=3)) == wanted and len(chosen) < 11
 
 
 def test_a_cpu_chooses_from_logits(cpu: LanguageModel, chosen: list[int]) -> None:
-    assert list(cpu.tokens(PROMPT, most=3)) and not chosen
+    assert list(cpu.tokens(PROMPT, max_tokens=3)) and not chosen
     assert "next_ids" not in cpu.step.graph.outputs
 
 
@@ -252,7 +251,7 @@ def test_requests_in_one_batch_have_the_tokens_of_a_cpu(
         tickets = engine.submit_all([card.writer(prompt, Request(9, sampling)) for prompt in prompts])
         for ticket, prompt in zip(tickets, prompts, strict=True):
             found = [piece.token for piece in ticket if piece.token is not None]
-            assert found == list(cpu.tokens(prompt, most=9, sampling=sampling))
+            assert found == list(cpu.tokens(prompt, max_tokens=9, sampling=sampling))
     finally:
         engine.close()
     assert (2 in chosen) == sampling.takes_likeliest == bool(chosen)
@@ -265,7 +264,7 @@ def test_a_request_that_is_drawn_does_not_change_greedy_ones(card: LanguageModel
         tickets = engine.submit_all([card.writer(PROMPT, each) for each in asked])
         for ticket, each in zip(tickets, asked, strict=True):
             found = [piece.token for piece in ticket if piece.token is not None]
-            assert found == list(cpu.tokens(PROMPT, most=9, sampling=each.sampling))
+            assert found == list(cpu.tokens(PROMPT, max_tokens=9, sampling=each.sampling))
     finally:
         engine.close()
 

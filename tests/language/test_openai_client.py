@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 from tests.language.test_server import MESSAGES, model, served
 
 __all__ = ["model"]
 
 
+@pytest.mark.slow
 def test_the_official_client(model: LanguageModel) -> None:
     openai: Any = pytest.importorskip("openai")
     with served(model, slots=4, waiting=64) as server:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import LanguageModel, OptionError, ServiceError
+from dovetail.errors import OptionError, ServiceError
+from dovetail.language import LanguageModel
 from dovetail.language.engine import Engine
 from dovetail.language.generation import Request
 from dovetail.language.openai import Bounds, Service
@@ -75,6 +76,7 @@ def call(
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 
 
+@pytest.mark.slow
 def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
     asked: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12, "model": "any"}
     status, whole, _ = call(server, "/v1/chat/completions", asked)
@@ -90,20 +92,21 @@ def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
     assert parts[-2]["choices"][0]["finish_reason"] == choice["finish_reason"]
 
 
+@pytest.mark.slow
 def test_completions_are_those_of_the_model_alone(model: LanguageModel, server: Server) -> None:
     texts, ids = ["hello w", "he"], [5, 6, 7, 8]
     asked = {"prompt": texts, "temperature": 0, "max_tokens": 10, "logprobs": 2}
     status, found, _ = call(server, "/v1/completions", asked)
-    wanted = ["".join(model.generate(p, most=10)) for p in texts]
+    wanted = ["".join(model.generate(p, max_tokens=10)) for p in texts]
     assert status == 200 and [c["text"] for c in found["choices"]] == wanted
     assert all(len(c["logprobs"]["top_logprobs"][0]) == 2 for c in found["choices"])
     status, found, _ = call(server, "/v1/completions", {"prompt": ids, "temperature": 0, "max_tokens": 10})
-    assert status == 200 and found["choices"][0]["text"] == "".join(model.generate([5, 6, 7, 8], most=10))
+    assert status == 200 and found["choices"][0]["text"] == "".join(model.generate([5, 6, 7, 8], max_tokens=10))
 
 
 def test_parallel_requests_get_what_they_get_alone(model: LanguageModel, server: Server) -> None:
     texts = [f"hello {i}{'w' * (i % 5)}" for i in range(12)]
-    wanted = {t: "".join(model.generate(t, most=8, sampling=Sampling(0.9, seed=7))) for t in texts}
+    wanted = {t: "".join(model.generate(t, max_tokens=8, sampling=Sampling(0.9, seed=7))) for t in texts}
     found: dict[str, str] = {}
 
     def ask(text: str) -> None:
@@ -131,6 +134,7 @@ def test_an_answer_of_a_schema_satisfies_it(server: Server) -> None:
     assert status == 200 and 1 <= json.loads(found["choices"][0]["message"]["content"])["n"] <= 99
 
 
+@pytest.mark.slow
 def test_embeddings_as_numbers_and_as_bytes(model: LanguageModel, server: Server) -> None:
     status, found, _ = call(server, "/v1/embeddings", {"input": ["hello", [9, 8, 7]], "model": "tiny"})
     assert status == 200 and found["usage"]["total_tokens"] == 4
@@ -301,6 +305,7 @@ def test_a_client_that_hangs_up_leaves_the_batch(model: LanguageModel, streams: 
         assert call(server, "/v1/completions", {"prompt": "hello", "max_tokens": 2})[0] == 200
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_harm_no_one_and_are_closed(model: LanguageModel) -> None:
     with served(model, limits=Limits(connections=4, arrival=0.5)) as server:
         silent = [raw_connection(server) for _ in range(4)]
@@ -335,7 +340,7 @@ def test_closing_ends_requests_and_takes_no_more(model: LanguageModel) -> None:
 def test_a_beginning_that_another_request_holds_is_not_read_again(model: LanguageModel) -> None:
     engine = Engine(model.programs, slots=2)
     prompt = [int(i) for i in np.random.default_rng(0).integers(0, 200, 60)]
-    alone = list(model.tokens([*prompt, 9], most=6))
+    alone = list(model.tokens([*prompt, 9], max_tokens=6))
     long = engine.submit(model.writer([*prompt, 8], Request(200, Sampling(1.0))))
     assert long.next() is not None
     second = [piece.token for piece in engine.submit(model.writer([*prompt, 9], Request(6)))]

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail import LanguageModel, OptionError
+from dovetail.errors import OptionError
+from dovetail.language import LanguageModel
 from dovetail.language.server import Server
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 from tests.language.test_server import call, model, served, server

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Machine
 from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.library import ALL
 from dovetail.library.attention import Filled, attention

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail import DType, Graph, Value, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import FusedOp
 from dovetail.declare.fused import Result
 from dovetail.derive.fuse import Fused, fuse
+from dovetail.dtypes import DType
 from dovetail.library import ALL
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.reference.interpreter import evaluate

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail import TypeRuleError, Value, bool_, f16, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import bool_, f16, f32
+from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Value, bool_, f32, i64, ops
+from dovetail import Value, ops
+from dovetail.dtypes import bool_, f32, i64
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Value, bool_, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import bool_, f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from tests.library.attending import Array, attend, feeds, found, near, plain_softmax, recognised, run, swap

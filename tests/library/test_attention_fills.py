@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from dovetail import Graph, Value, bool_, f16, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import bool_, f16, f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
@@ -166,6 +167,7 @@ def cases(draw: DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @given(cases())
 def test_fused_is_what_is_written(case: Case) -> None:
     mask = None if case.mask is None else input("mask", f32[case.mask.shape])

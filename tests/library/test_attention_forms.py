@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, bool_, f16, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import bool_, f16, f32
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
 from dovetail.library.softmax import softmax

@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from tests.library.attending import Array, attend, feeds, found, near, plain_softmax, recognised, run, swap
 

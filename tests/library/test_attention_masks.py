@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from dovetail import TypeRuleError, Value, bool_, f32, i64, ops
+from dovetail import Value, ops
+from dovetail.dtypes import bool_, f32, i64
+from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input

@@ -7,9 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dovetail import Graph, TensorType, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
+from dovetail.graphs import TensorType
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from dovetail.ir.walk import walk

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, TypeRuleError
+from dovetail import Graph
 from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
+from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, u8
 from dovetail.ir.literal import Array

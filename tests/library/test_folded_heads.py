@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, TypeRuleError, bool_, f32
+from dovetail import Graph
+from dovetail.dtypes import bool_, f32
+from dovetail.errors import TypeRuleError
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
 from dovetail.library.folded_heads import folded_attention

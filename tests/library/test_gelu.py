@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dovetail import Value, f16, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import constant, input
 from dovetail.library.gelu import gelu
 from tests.library import judge

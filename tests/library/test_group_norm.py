@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
 from dovetail.derive.missed import PRIVATE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.group_norm import group_norm
 from dovetail.library.group_norm_silu import group_norm_silu

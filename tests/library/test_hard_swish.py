@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.library.hard_swish import hard_swish

@@ -14,7 +14,7 @@ from dovetail.errors import DovetailError
 from dovetail.ir.graph import Graph
 from dovetail.report.record import MissedEntry
 from dovetail.report.report import Report
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from dovetail.targets.reference.interpreter import evaluate
 from tests.hints import followed, repeated
 from tests.library.test_laws import REMEDIED
@@ -46,7 +46,7 @@ def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, An
         assert "changes the model" in miss.hint
         return
     changed = followed(graph, miss.changes)
-    after = scan(changed, **options)
+    after = explain(changed, **options)
     # A larger op may take it up at once.
     assert len(after.kernels) < len(before.kernels) and after.fused, miss
     assert (miss.rule, miss.reason) not in {(m.rule, m.reason) for m in after.missed}
@@ -58,6 +58,7 @@ def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, An
         np.testing.assert_allclose(got[name], wanted[name], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
 def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, seed: int) -> None:
@@ -66,7 +67,7 @@ def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, s
     if graph is None:
         return
     for options in SETUPS[seed % 2 :: 2]:
-        report = scan(graph, **options)
+        report = explain(graph, **options)
         for miss in report.missed:
             if miss.hint:
                 check(graph, report, miss, options)
@@ -78,7 +79,7 @@ def test_some_hints_are_given() -> None:
     given: set[str] = set()
     for (op, guard), seed in product(sorted(REMEDIED, key=lambda pair: pair[0].name not in GIVING), SEEDS):
         graph = refused(op, guard, seed)
-        given |= {m.rule for m in scan(graph, target="cuda").missed if m.changes} if graph is not None else set()
+        given |= {m.rule for m in explain(graph, target="cuda").missed if m.changes} if graph is not None else set()
         if len(given) >= 4:
             return
     pytest.fail(f"hints of {given} alone")

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from dovetail import Value, f16, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.layer_norm import layer_norm
 from dovetail.ops.elementwise import cast

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
 from dovetail.library import ALL

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail import Graph, TypeRuleError, Value, bool_, f16, f32, i64
+from dovetail import Graph, Value
+from dovetail.dtypes import bool_, f16, f32, i64
+from dovetail.errors import TypeRuleError
 from dovetail.ir.leaf import input
 from dovetail.library import mask_shapes
 from dovetail.library.attention import attention

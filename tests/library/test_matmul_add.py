@@ -7,7 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dovetail import TensorType, Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
+from dovetail.graphs import TensorType
 from dovetail.ir.leaf import input, param
 from dovetail.library.matmul_add import matmul_add
 from tests.library.judge import fused, near, numbers, only_miss, run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Value, f32, library, ops
+from dovetail import Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from tests.library.attending import (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Graph, TensorType, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f16, f32
+from dovetail.graphs import TensorType
 from dovetail.ir.leaf import input, item, param
 from dovetail.library import ALL
 from dovetail.library.layer_norm import layer_norm

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import input, item, param
 from dovetail.library import ALL
 from dovetail.library.residual_rms_norm import residual_rms_norm
@@ -48,6 +49,7 @@ def decoder(layers: int) -> Graph:
     return Graph.of(one(rms_norm.body(stream, param("gain", f32[128]), eps=EPS)))
 
 
+@pytest.mark.slow
 def test_it_fires_at_every_layer_of_a_pre_norm_model() -> None:
     layers = 5
     graph = fuse(decoder(layers), ALL).graph

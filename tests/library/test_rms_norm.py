@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, bf16, f16, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare.cost import is_free
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import bf16, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.library import ALL
 from dovetail.library.norms import Precision

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.scores import scores
 from tests.library.attending import feeds, found, near, recognised, run

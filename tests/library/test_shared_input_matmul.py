@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dovetail import Builder, Graph, Value, f32, ops
+from dovetail import Builder, Graph, Value, ops
 from dovetail.declare.cost import is_free
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
 from dovetail.derive.missed import COST, CYCLE
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail import f16, f32, ops
+from dovetail import ops
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import input
 from dovetail.library.silu import silu
 from tests.library import judge

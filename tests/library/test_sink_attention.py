@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import DType, Graph, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import DType, f16, f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input
 from dovetail.library.sink_attention import sink_attention

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import TypeRuleError, Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import TypeRuleError
 from dovetail.ir.leaf import input
 from dovetail.library.log_softmax import log_softmax
 from dovetail.library.log_sum_exp import log_sum_exp

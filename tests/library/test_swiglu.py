@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library import ALL
 from dovetail.library.activation import Gate, activation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Value, f32, i32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32, i32
 from dovetail.ir.leaf import Hole, constant, hole, input, scalar
 from dovetail.match import Bound, Mismatch, match
 from dovetail.ops.deferred_shape import dtype_of, size_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail import f32
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import hole, input
 from dovetail.match import Bound, match, matches
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail import Value, f32, fused_op, ops
+from dovetail import Value, fused_op, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import hole, input
 from dovetail.match import Outlines, fits
 from dovetail.match.outline import Outline, outline_of

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dovetail import Value, bool_, f16, f32, f64, i64, ops
+from dovetail import Value, ops
+from dovetail.dtypes import bool_, f16, f32, f64, i64
 from dovetail.ir import leaf
 from dovetail.ir.leaf import Hole, hole, input, scalar
 from dovetail.match import Bound, match

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import DovetailError, Graph, Value, f32, ops
-from dovetail.errors import TraceError, TypeRuleError
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bool_, f64, i32, i64

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Builder, TraceError, TypeRuleError, f32, library, ops
+from dovetail import Builder, library, ops
+from dovetail.dtypes import f32
+from dovetail.errors import TraceError, TypeRuleError
 
 A = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
 PARTS = st.one_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import Hole, hole, input

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.dtype import i64
 from dovetail.ir.leaf import Hole, hole, input
@@ -233,6 +234,7 @@ def detour(draw: st.DrawFn, value: Value) -> Value:
     return build.transpose(back, [order.index(i) for i in range(value.rank)])
 
 
+@pytest.mark.slow
 @given(movements())
 def test_a_movement_has_one_form(pair: tuple[Value, Value]) -> None:
     straight, winding = pair
@@ -255,6 +257,7 @@ def test_a_reshape_that_fits_no_axis(order: tuple[int, ...]) -> None:
     assert canonical(back) is x
 
 
+@pytest.mark.slow
 def test_many_reshapes_that_fit_no_axis() -> None:
     """A chain that is longer than anyone looks down stays right, and its form is found in one go."""
     y = x = input("x", f32[4, 6, 5])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf, origin
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import NARROW, DType, bool_, c64, f8e5m2, f16, f64, i32, i64, u8
@@ -208,6 +209,7 @@ def test_an_op_of_constants_that_fails_is_left_to_the_run() -> None:
     assert canonical(outside) is outside
 
 
+@pytest.mark.slow
 def test_long_chains() -> None:
     y = x = input("x", f32[2, 3])
     for _ in range(4_000):
@@ -220,16 +222,19 @@ def test_long_chains() -> None:
     assert canonicalize(Graph.of(y)).count() == 8_001
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_graphs_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_symbolic_graphs_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True, empty=True, moves=MOVING))
 def test_movement_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn, exact=True)

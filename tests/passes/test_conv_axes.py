@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.leaf import input, param
@@ -67,6 +68,7 @@ def convolutions(draw: st.DrawFn) -> Value:
     return ops.tanh(value + param("b", f32[groups * filters, *(1,) * count])) if draw(st.booleans()) else value
 
 
+@pytest.mark.slow
 @given(convolutions())
 def test_any_convolution(value: Value) -> None:
     x = next(v for v in Graph.of(value).values if v.op.name == "input")
@@ -97,6 +99,7 @@ def _biased(x: Value, window: tuple[int, int, int], number: int) -> Value:
     return ops.conv(x, w * 0.1, padding=tuple(n // 2 for n in window)) + b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("sizes", [(1, 5, 6, 7), (2, 3, 6, 7)], ids=["one", "batch"])
 def test_bias_residual_and_activation_are_in_the_epilogue(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import dovetail
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ops.region import anchor_of, region
 from dovetail.runtime.program import Program
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from dovetail.passes.claims import Anchor, Condition

@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.declare.fused import FusedOp
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.verify import verify
 from dovetail.models import BertShape, LlamaShape, ResnetShape, bert, llama, llama_step, resnet, unet
@@ -99,6 +100,7 @@ def test_an_edit_is_told_at_the_node_it_was_about() -> None:
     assert {v.op.name for v in chain.origins} == {"matmul", "add", "relu"}
 
 
+@pytest.mark.slow
 def test_nothing_is_written_down_unless_asked() -> None:
     graph = MODELS["bert"]()
     plain = compilation(graph, make_request()).lowered

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail import BindError, ops
+from dovetail import ops
+from dovetail.errors import BindError
 from dovetail.frontends.onnx.load import import_model
 from dovetail.ir.dim import Size, largest, smallest, symbol
 from dovetail.ir.dtype import f32

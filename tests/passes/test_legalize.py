@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, UnsupportedError, Value, bool_, c64, f32, i32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import bool_, c64, f32, i32
+from dovetail.errors import UnsupportedError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input

@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Graph, Value, f16, f32, f64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f16, f32, f64
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.dtype import DType
@@ -69,6 +70,7 @@ def transposed(draw: st.DrawFn) -> Value:
     return value
 
 
+@pytest.mark.slow
 @given(transposed())
 def test_any_transposed_convolution(value: Value) -> None:
     check(value, static(value.operands[0]))

@@ -8,7 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, blocks, f32, library, ops
+from dovetail import Graph, Value, blocks, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import Origin, scope
@@ -65,6 +66,7 @@ def judge(graph: Graph) -> None:
     np.testing.assert_allclose(got, by_hand(arrays_for(3)), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_each_stage_is_what_its_name_says() -> None:
     found = {stage: lowered(model()).stage(stage) for stage in STAGES}
     assert found["hir"].count(blocks.swiglu_ffn) == 1

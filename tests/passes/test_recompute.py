@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Builder, Graph, f32, library, ops, value_and_grad
+from dovetail import Builder, Graph, library, ops
 from dovetail.declare.cost import estimate
+from dovetail.dtypes import f32
+from dovetail.graphs import value_and_grad
 from dovetail.ir.text import parse_graph, print_graph
 from dovetail.ir.value import Value
 from dovetail.ir.verify import verify

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import NARROW, f8e4m3fn, f64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -16,7 +17,7 @@ from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.passes.regions import LIMIT, RegionLimits, mark_regions
 from dovetail.passes.specialize import specialize
-from dovetail.runtime.compile import compilation, scan
+from dovetail.runtime.compile import compilation, explain
 from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
@@ -95,13 +96,14 @@ def test_a_region_that_is_cut_is_one_miss_with_the_price_of_every_cut() -> None:
     value = A
     for _ in range(70):
         value = ops.exp(value) + B
-    report = scan(Graph.of(value), target="cuda")
+    report = explain(Graph.of(value), target="cuda")
     (missed,) = report.missed
     assert missed.reason == LIMIT and "cut into 5" in missed.message and not missed.hint
     assert missed.seconds == pytest.approx(sum(b.seconds for b in report.boundaries))
     assert [b.reason for b in report.boundaries] == [LIMIT] * 4
 
 
+@pytest.mark.slow
 @given(graphs(nodes=(20, 60)))
 def test_regions_of_another_target_are_cut_to_the_limits_of_this_one(drawn: tuple[Graph, dict[str, Array]]) -> None:
     limits = CUDA.regions
@@ -235,6 +237,7 @@ def test_regions_that_depend_on_each_other_are_not_batched() -> None:
     assert all(v.attrs["lanes"] == 1 for v in regions_in(batched))
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_random_graphs_keep_their_values(drawn: tuple[Graph, dict[str, Array]]) -> None:
     graph, feeds = drawn

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dovetail import BindError, Builder, Graph, Value, f32, i32, ops
+from dovetail import Builder, Graph, Value, ops
+from dovetail.dtypes import f32, i32
+from dovetail.errors import BindError
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_
@@ -76,6 +78,7 @@ def test_regions_are_specialised() -> None:
     assert region.type == f32[1, 2, 4] and region.attrs["body"].arguments == (f32[1, 2, 4],)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_random_graphs_mean_the_same(drawn: tuple[Graph, dict[str, NDArray[Any]]]) -> None:
     graph, feeds = drawn

@@ -9,7 +9,8 @@ import pytest
 
 import dovetail
 import dovetail.targets.cpu.claims
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.passes.legalize import legalize
@@ -65,7 +66,7 @@ def with_gradients(name: str) -> Graph:
     x, w = dovetail.input("x", f32[shape]), dovetail.input("w", f32[filters])
     y = ops.conv(x, w, strides=stride, dilations=dilation, padding=padding, groups=groups)
     seed = dovetail.input("s", y.tensor)
-    dx, dw = dovetail.gradient(y, [x, w], seed)
+    dx, dw = dovetail.graphs.gradient(y, [x, w], seed)
     return Graph.of({"y": y, "dx": dx, "dw": dw}, inputs=(x, w, seed))
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from numpy.lib.stride_tricks import as_strided
 
-from dovetail import Graph, Value, f32, f64, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, f64, i64
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.value import make
@@ -93,6 +94,7 @@ def test_view_of_a_copy_leads_to_the_copy() -> None:
     assert find_aliases(Graph.of(view).values)[view] == Alias(copy, 0, (240, 48, 8))
 
 
+@pytest.mark.slow
 @given(graphs(moves=MOVING, empty=True))
 def test_random_views_of_random_roots(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn

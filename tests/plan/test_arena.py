@@ -62,6 +62,7 @@ def test_nothing_is_written_over_too_early(of: Flow) -> None:
     assert arena.peak <= arena.size <= arena.unshared == sum(of.weights)
 
 
+@pytest.mark.slow
 @given(flows(14), st.lists(st.sampled_from([4 * S, 4 * S * B, 64 * S, 128, 0, 4 * B + 4]), min_size=14, max_size=14))
 def test_symbolic_sizes(of: Flow, sizes: list[Size]) -> None:
     given_sizes = sizes[: len(of.makes)]
@@ -236,6 +237,7 @@ def live_sets(plan: Plan, sizes: dict[str, Size]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", [True, False])
 def test_minilm_fits_its_two_largest_live_sets(static: bool) -> None:
     graph = bert(batch=8, seq=128) if static else bert()

@@ -12,7 +12,9 @@ from hypothesis import assume, given
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, GraphError, ParseError, Value, VerifyError, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
+from dovetail.errors import GraphError, ParseError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import input, param
@@ -195,6 +197,7 @@ def test_wrong_plans_are_refused() -> None:
             verify_plan(wrong)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_any_donation_gives_what_the_graph_gives_without(drawn: tuple[Graph, dict[str, Array]]) -> None:
     """Every output that some input fits takes its memory; plans run in memory that starts as garbage."""

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, OptionError, Value, bool_, f32, f64, i32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import FusedOp, fused_op
+from dovetail.dtypes import bool_, f32, f64, i32
+from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.fact import Constraint
@@ -141,7 +143,8 @@ def test_equal_graphs_built_apart_are_equal() -> None:
 
 _SCRIPT = """
 import numpy as np
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.library.linear import linear
 from dovetail.plan.fingerprint import fingerprint
@@ -152,6 +155,7 @@ print(fingerprint(graph, target="cpu", alignment=64, options={"tiles": (8, 12), 
 """
 
 
+@pytest.mark.slow
 def test_equal_in_every_process() -> None:
     """Hashes of strings differ from process to process; fingerprints do not."""
     found = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Graph, Value, f16, f32, i32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f16, f32, i32
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.library.conv_bias_act import conv_bias_act

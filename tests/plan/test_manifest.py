@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Graph, GraphError, f32, i64, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32, i64
+from dovetail.errors import GraphError
 from dovetail.ir import leaf
 from dovetail.plan.manifest import Manifest, manifest_of
 

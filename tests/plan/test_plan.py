@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, OptionError, Value, VerifyError, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare.cost import is_free
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear
@@ -41,6 +43,7 @@ def test_every_value_that_is_computed_is_one_step() -> None:
     assert plan.steps[1].operands == scores.operands and plan.steps[1].results == (scores,)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn
@@ -160,6 +163,7 @@ def long_chain(count: int) -> Graph:
     return Graph.of(x)
 
 
+@pytest.mark.slow
 def test_deep_graphs_do_not_recurse() -> None:
     """Trap: recursion that dies on a chain of 200 layers."""
     plan = make_plan(long_chain(10_000), target=REFERENCE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import DType, Graph, Value, f32, f64, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import DType, f32, f64
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input
 from dovetail.library.heads import merge_heads, split_heads

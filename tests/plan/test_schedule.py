@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from dovetail import Graph, GraphError, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import GraphError
 from dovetail.ir import leaf
 from dovetail.plan.alias import find_aliases
 from dovetail.plan.liveness import Flow, Measure, make_flow
@@ -144,6 +146,7 @@ def test_nothing_to_schedule() -> None:
     assert schedule(make_flow([], {}, set(), {}, Measure(64))) == []
 
 
+@pytest.mark.slow
 def test_many_operands_and_readers_stay_linear() -> None:
     """A join of 3,000 and a value with 3,000 readers: neither is scanned once per reader."""
     rows = [ops.exp(X) * float(i) for i in range(3000)]

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, GraphError, ParseError, f32, i32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32, i32
+from dovetail.errors import GraphError, ParseError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.library.linear import linear

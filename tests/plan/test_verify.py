@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, VerifyError, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.plan.alias import Alias

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
 from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.linear import linear
 from dovetail.passes.regions import mark_regions

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from dovetail import GateError, Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import GateError
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope
 from dovetail.library.silu import silu
 from dovetail.report.json_form import as_dict
 from dovetail.report.report import Report
-from dovetail.runtime.compile import compile, scan
+from dovetail.runtime.compile import compile, explain
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 
 X, W, B = input("x", f32[4, 8]), param("w", f32[8, 16]), param("b", f32[16])
@@ -23,7 +25,7 @@ GATE = param("gate", f32[8, 16])
 
 
 def report_of(outputs: Value | Mapping[str, Value], **options: Any) -> Report:
-    return scan(Graph.of(outputs), **options)
+    return explain(Graph.of(outputs), **options)
 
 
 def test_bytes_that_a_dense_layer_saves() -> None:
@@ -53,7 +55,7 @@ def test_matmuls_that_were_joined_are_told() -> None:
         for name, width in (("q", 6), ("k", 3), ("v", 3)):
             with scope(name):
                 builder.output(name, x @ builder.param(name, f32[8, width]))
-    report = scan(builder.graph(), require={"shared_input_matmul": 1})
+    report = explain(builder.graph(), require={"shared_input_matmul": 1})
     (fused,) = report.fused
     assert (fused.rule, fused.chain) == ("shared_input_matmul", ("shared_input_matmul",))
     assert [(n.op, n.where) for n in fused.nodes] == [("matmul", "q"), ("matmul", "k"), ("matmul", "v")]
@@ -160,11 +162,12 @@ def test_a_forced_expansion_is_told() -> None:
     assert {("silu", "common"), ("sigmoid", "native"), ("mul", "native")} <= rows
 
 
+@pytest.mark.slow
 def test_scan_is_the_report_of_compile() -> None:
     graph = Graph.of({"y": ops.sinh(X @ W + B), "z": X @ W})
     cases: list[dict[str, Any]] = [{}, {"target": "cuda"}, {"without": ["linear"]}]
     for options in cases:
-        scanned, compiled = as_dict(scan(graph, **options)), as_dict(compile(graph, **options).report)
+        scanned, compiled = as_dict(explain(graph, **options)), as_dict(compile(graph, **options).report)
         for told in (scanned, compiled):
             for entry in told["passes"]:
                 entry["seconds"] = 0.0

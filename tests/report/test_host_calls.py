@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import evaluate
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.leaf import constant, input

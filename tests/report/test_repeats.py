@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail import Builder, Value, f32, ops
-from dovetail.runtime.compile import scan
+from dovetail import Builder, Value, ops
+from dovetail.dtypes import f32
+from dovetail.runtime.compile import explain
 
 
 def chain(layers: int, widths: tuple[int, ...] = (16, 16)) -> Builder:
@@ -19,7 +20,7 @@ def chain(layers: int, widths: tuple[int, ...] = (16, 16)) -> Builder:
 
 
 def test_equal_layers_are_one_block_as_often_as_they_come() -> None:
-    report = scan(chain(7).graph(), target="cpu")
+    report = explain(chain(7).graph(), target="cpu")
     (repeat,) = report.repeats
     assert repeat.count == len(repeat.kernels) == report.blocks
     assert repeat.count >= 6, "the first or the last may differ by what it reads or who reads it"
@@ -28,4 +29,4 @@ def test_equal_layers_are_one_block_as_often_as_they_come() -> None:
 
 
 def test_what_does_not_repeat_is_no_block() -> None:
-    assert scan(chain(1).graph(), target="cpu").repeats == ()
+    assert explain(chain(1).graph(), target="cpu").repeats == ()

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail import Graph, f32
+from dovetail import Graph
 from dovetail.cli.model import graph_of
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.report.json_form import as_json
 from dovetail.report.report import Report
 from dovetail.report.search import SearchEntry
 from dovetail.report.search_text import search_lines
 from dovetail.report.text import as_text
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from tests.cli.commands import SMALL
 
 ENTRY = SearchEntry(
@@ -34,7 +35,7 @@ ENTRY = SearchEntry(
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return scan(graph_of(SMALL["bert"]), target="cpu", engine="egraph")
+    return explain(graph_of(SMALL["bert"]), target="cpu", engine="egraph")
 
 
 def test_a_report_has_what_the_search_looked_at(report: Report) -> None:
@@ -60,7 +61,7 @@ def test_the_search_is_in_the_json_form(report: Report) -> None:
 
 
 def test_without_a_search_there_is_nothing_to_tell() -> None:
-    greedy = scan(graph_of(SMALL["bert"]), target="cpu", engine="greedy")
+    greedy = explain(graph_of(SMALL["bert"]), target="cpu", engine="greedy")
     assert greedy.search is None and json.loads(as_json(greedy))["search"] is None
     assert search_lines(None) == [] and "SEARCH" not in as_text(greedy)
 
@@ -98,6 +99,6 @@ def test_a_kernel_that_algebra_touched_is_told_by_what_fused() -> None:
     """A gain that moved into joined weights leaves a matmul: its line names the join, not the algebra."""
     x, gain = input("x", f32[256, 256]), param("gain", f32[256])
     both = [(x * gain) @ param(name, f32[256, 16]) for name in "ab"]
-    found = scan(Graph.of({"p": both[0], "q": both[1]}), target="cpu", engine="egraph")
+    found = explain(Graph.of({"p": both[0], "q": both[1]}), target="cpu", engine="egraph")
     assert {f.rule for f in found.fused} <= {"shared_input_matmul", "linear", "elementwise_region", "region"}
     assert not {f.rule for f in found.fused} & {"scaled_rows"}

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import LoadError, f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
+from dovetail.errors import LoadError
 from dovetail.ir.graph import Builder
 from dovetail.ir.origin import scope
 from dovetail.report.atomic_write import write_atomically

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from dovetail import Graph, f32, i8, i32, ops, u8
+from dovetail import Graph, ops
+from dovetail.dtypes import f32, i8, i32, u8
 from dovetail.ir.leaf import input, param
 from dovetail.report.record import Kernel
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from dovetail.settings import Settings
 from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -20,7 +21,7 @@ FLOPS = 2 * 56 * 56 * 64 * 64 * 9
 
 
 def kernel_of(graph: Graph, *, strict: bool = False) -> Kernel:
-    (found,) = (k for k in scan(graph, strict=strict, cache="off").kernels if k.phase == "run")
+    (found,) = (k for k in explain(graph, strict=strict, cache="off").kernels if k.phase == "run")
     return found
 
 
@@ -50,7 +51,7 @@ def test_products_of_bytes_have_the_peak_and_the_traffic_of_bytes(monkeypatch: p
     for rows in (512, 1):
         x, w = input("x", u8[rows, 768]), param("w", i8[768, 768])
         sums = ops.cast(x, dtype=i32) @ ops.cast(w, dtype=i32)
-        kernels = scan(Graph.of(ops.cast(sums, dtype=f32) * 0.5), cache="off", threads=1).kernels
+        kernels = explain(Graph.of(ops.cast(sums, dtype=f32) * 0.5), cache="off", threads=1).kernels
         (kernel,) = (k for k in kernels if k.phase == "run")
         dense = 2 * rows * 768 * 768
         work = dense / machine.peak(i8, "contract") + (kernel.flops - dense) / machine.flops_per_second

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, OptionError, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16, f64
 from dovetail.ir.literal import Array
@@ -169,6 +171,7 @@ def test_a_model_with_arrays_gets_arrays_for_what_is_new() -> None:
     assert what_if.remedied.graph.params["w0"] is graph.params["w0"]
 
 
+@pytest.mark.slow
 def test_misses_are_named_by_number_rule_or_reason() -> None:
     y = layers((64, 96), 1)
     every = asked(y).what_ifs

@@ -15,8 +15,9 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import f32, models, ops
+from dovetail import models, ops
 from dovetail.bench.transformers import Encoder, encoder
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
@@ -137,7 +138,7 @@ program = dovetail.compile(path, cache=folder)
 feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
 np.savez(result, **program.run(feeds))
 from dovetail.targets.runtime.building.store import store_of
-status = store_of(dovetail.Settings(cache=folder)).status()
+status = store_of(dovetail.programs.Settings(cache=folder)).status()
 # The file and the program; the loop that runs tables may have been compiled before there was this folder.
 assert status.hits >= 2 and status.misses <= 1, status
 assert "onnx" not in sys.modules, "reading a file that is known needs no onnx"
@@ -152,6 +153,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +171,7 @@ def test_another_process_gives_the_same_bits_without_reading_the_model(
     assert done.stdout.strip() == str(program.report).strip()
 
 
+@pytest.mark.slow
 def test_other_weights_are_other_results_of_the_same_program(
     model: Path, folder: str, never_lowers: Callable[[], None]
 ) -> None:
@@ -185,11 +188,12 @@ def test_other_weights_are_other_results_of_the_same_program(
     np.testing.assert_array_equal(fresh, after)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
     model.write_bytes(encoder(Encoder(1, 32, 4, 64, vocabulary=50, positions=16), 1, 8).SerializeToString())
-    with pytest.raises(dovetail.LoadError, match="has changed since"):
+    with pytest.raises(dovetail.errors.LoadError, match="has changed since"):
         program.report  # noqa: B018
 
 
@@ -197,7 +201,7 @@ def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
     model.unlink()
-    with pytest.raises(dovetail.LoadError, match="is gone since it was compiled"):
+    with pytest.raises(dovetail.errors.LoadError, match="is gone since it was compiled"):
         program.report  # noqa: B018
 
 
@@ -221,7 +225,7 @@ def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
 def test_gates_look_at_the_graph_every_time(folder: str) -> None:
     dovetail.compile(layer(), cache=folder)
     assert dovetail.compile(layer(), cache=folder, require=["linear"]).report.count("linear") == 1
-    with pytest.raises(dovetail.GateError):
+    with pytest.raises(dovetail.errors.GateError):
         dovetail.compile(layer(), cache=folder, require=["attention"])
 
 
@@ -266,7 +270,7 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     here = jit.toolchain()
     target = make_request().target
     assert target.serializer is not None
-    elsewhere = replace(target.serializer, made_from=lambda: {**here, "host": "another"})
+    elsewhere = replace(target.serializer, key_parts=lambda: {**here, "host": "another"})
     request = make_request(cache=folder)
     request = replace(request, target=replace(target, serializer=elsewhere))
     assert not store(folder).has(program_key(of_graph(layer(), store(folder)), request))

@@ -39,6 +39,7 @@ def host(flops: float, bytes: float, launch: float) -> Target:
 HOSTS = (host(2e10, 6e9, 5e-7), host(6e10, 1.5e10, 1.5e-6), host(3e11, 2e10, 2e-6), host(1e12, 8e10, 4e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "sizes"),
     [
@@ -49,7 +50,7 @@ HOSTS = (host(2e10, 6e9, 5e-7), host(6e10, 1.5e10, 1.5e-6), host(3e11, 2e10, 2e-
 )
 def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int], layers: int) -> None:
     graph = specialize(models.bert(models.BertShape(layers=layers)), sizes)
-    reports = [dovetail.scan(graph, target=target) for target in (CPU, *HOSTS)]
+    reports = [dovetail.explain(graph, target=target) for target in (CPU, *HOSTS)]
     locks = [str(lock_of(outline_of(report))) for report in reports]
     assert set(locks) == {locks[0]}
     assert len({report.predicted_seconds for report in reports}) == len(reports), "predictions are the host's"
@@ -57,6 +58,7 @@ def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int],
         assert lock_of(outline_of(reports[0])).broken(outline_of(report)) == ()
 
 
+@pytest.mark.slow
 @given(
     graphs(),
     st.tuples(st.floats(1e9, 1e13), st.floats(1e9, 1e12), st.floats(1e-8, 1e-4)),
@@ -64,7 +66,7 @@ def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int],
 def test_fusions_and_gates_do_not_depend_on_a_calibration(
     drawn: tuple[Graph, dict[str, NDArray[Any]]], figures: tuple[float, float, float]
 ) -> None:
-    here, there = (dovetail.scan(drawn[0], target=target) for target in (CPU, host(*figures)))
+    here, there = (dovetail.explain(drawn[0], target=target) for target in (CPU, host(*figures)))
     assert lock_of(outline_of(here)) == lock_of(outline_of(there))
     assert here.is_clean == there.is_clean
     assert [(m.rule, m.reason) for m in here.missed] == [(m.rule, m.reason) for m in there.missed]

@@ -13,7 +13,9 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import BindError, Builder, Graph, Program, bool_, f32, i64, ops
+from dovetail import Builder, Graph, Program, ops
+from dovetail.dtypes import bool_, f32, i64
+from dovetail.errors import BindError
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.rewrite import rebuild
@@ -34,7 +36,7 @@ def spread(x: Value) -> Value:
 
 
 def chosen(x: Value, w: Value) -> Value:
-    return ops.where(dovetail.constant(TRUE), x, w)
+    return ops.where(dovetail.graphs.constant(TRUE), x, w)
 
 
 def cut_from_joined(x: Value, w: Value) -> Value:
@@ -46,12 +48,12 @@ def counted(x: Value, w: Value) -> Value:
 
 
 def false_and(x: Value, w: Value) -> Value:
-    never = ops.bit_and(ops.less(w, 0.0), dovetail.constant(np.array([False])))
+    never = ops.bit_and(ops.less(w, 0.0), dovetail.graphs.constant(np.array([False])))
     return ops.where(never, w, x)
 
 
 def branch(x: Value, w: Value) -> Value:
-    return ops.where(dovetail.constant(~TRUE), ops.sqrt(w) + x, spread(x) * 2.0)
+    return ops.where(dovetail.graphs.constant(~TRUE), ops.sqrt(w) + x, spread(x) * 2.0)
 
 
 def never_read(x: Value, w: Value) -> Value:
@@ -183,7 +185,7 @@ def test_shapes_of_parameters_without_readers_are_checked(target: str) -> None:
     """The program refuses what the graph as written refuses."""
     builder = Builder("two")
     x, w = builder.input("x", f32["b"]), builder.param("w", f32["b"])
-    builder.output("y", ops.where(dovetail.constant(TRUE), x, w))
+    builder.output("y", ops.where(dovetail.graphs.constant(TRUE), x, w))
     program = dovetail.compile(builder.graph(), target=target).bind({"w": weights(3)})
     np.testing.assert_array_equal(program(x=weights(3))["y"], weights(3))
     with pytest.raises(BindError):
@@ -195,7 +197,7 @@ def test_shapes_of_parameters_without_readers_are_checked(target: str) -> None:
 def test_a_static_parameter_without_readers_may_be_bound_and_is_not_needed() -> None:
     builder = Builder("static")
     x, w = builder.input("x", f32[3]), builder.param("w", f32[3])
-    builder.output("y", ops.where(dovetail.constant(TRUE), x, w))
+    builder.output("y", ops.where(dovetail.graphs.constant(TRUE), x, w))
     program = dovetail.compile(builder.graph())
     np.testing.assert_array_equal(program(x=weights(3))["y"], weights(3))
     np.testing.assert_array_equal(program.bind({"w": weights(3)})(x=weights(3))["y"], weights(3))
@@ -212,7 +214,7 @@ def test_a_case_knows_the_sizes_of_parameters_without_readers() -> None:
     builder = Builder("case")
     x, k = builder.input("x", f32["b", 1]), builder.input("k", f32["k", 1])
     w = builder.param("w", f32["c"])
-    builder.output("y", ops.where(dovetail.constant(TRUE), x * k, w))
+    builder.output("y", ops.where(dovetail.graphs.constant(TRUE), x * k, w))
     program = dovetail.compile(builder.graph()).bind({"w": weights(3)})
     for rows in (4, 1, 4, 1):
         found = program(x=np.full((4, 1), 2, np.float32), k=np.ones((rows, 1), np.float32))
@@ -240,9 +242,9 @@ def test_every_symbol_is_bound_where_every_leaf_is_rewritten_away(
 
     learnt = rebuild(graph, hidden)
     learnt = replace(learnt, inputs=(), declared=(), moved={}, origins={}, params={**graph.params, **feeds})
-    never = dovetail.constant(np.array(False))
+    never = dovetail.graphs.constant(np.array(False))
     outputs = {
-        name: ops.where(never, v, ops.cast(dovetail.constant(np.zeros((), np.float32)), dtype=v.dtype))
+        name: ops.where(never, v, ops.cast(dovetail.graphs.constant(np.zeros((), np.float32)), dtype=v.dtype))
         for name, v in learnt.outputs.items()
         if v.dtype is not bool_
     }

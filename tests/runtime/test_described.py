@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, LanguageModel, ops
+from dovetail import Graph, ops
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input
+from dovetail.language import LanguageModel
 from dovetail.runtime.compile import Compilation
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
@@ -59,6 +60,7 @@ def test_without_a_cache_every_program_builds_it() -> None:
     assert scaled.built == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["rope.freq_base", "attention.layer_norm_rms_epsilon"])
 def test_models_that_differ_in_a_number_do_not_share_programs(field: str, tmp_path: Path) -> None:
     """Their files have the same tensors: what their graphs have in them is the difference."""
@@ -78,6 +80,7 @@ def _compilations() -> int:
     return sum(isinstance(found, Compilation) for found in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_report_without_its_compilation_is_the_same() -> None:
     before = _compilations()
     graph = Scaled(2.0).build()

@@ -11,21 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import (
-    BindError,
-    Builder,
-    DType,
-    Graph,
-    OptionError,
-    UnsupportedError,
-    bf16,
-    bool_,
-    f8e4m3fn,
-    f16,
-    f32,
-    i64,
-    ops,
-)
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import DType, bf16, bool_, f8e4m3fn, f16, f32, i64
+from dovetail.errors import BindError, OptionError, UnsupportedError
 from dovetail.ir.dtype import u4
 from dovetail.targets.runtime.arrays import dlpack
 from dovetail.targets.runtime.arrays.buffer import HostBuffer
@@ -68,6 +56,7 @@ def test_outputs_stay_and_are_inputs_again(target: str) -> None:
         np.testing.assert_array_equal(chained["h"], other.run({"x": found["h"]}, outputs="device")["h"].numpy())
 
 
+@pytest.mark.slow
 def test_views_are_without_a_copy_and_own_the_memory() -> None:
     program = dovetail.compile(activated())
     h = program.run({"x": numbers(3, 6)}, outputs="device")["h"]
@@ -107,7 +96,7 @@ def test_memory_goes_with_its_last_owner() -> None:
     assert done == ["dropped", "freed", "in a capsule that no library took", "taken by a library"]
 
 
-@pytest.mark.parametrize("dtype", [f32, f16, i64, bool_, dovetail.u8, dovetail.f64])
+@pytest.mark.parametrize("dtype", [f32, f16, i64, bool_, dovetail.dtypes.u8, dovetail.dtypes.f64])
 def test_every_dtype_of_numpy_goes_through_dlpack(dtype: DType) -> None:
     x = np.arange(6).astype(dtype.numpy).reshape(2, 3)
     seen = np.from_dlpack(host_array(x, dtype))
@@ -158,7 +147,7 @@ def test_what_does_not_fit_is_one_typed_error(target: str) -> None:
     for given, message in (
         (freed, "was freed"),
         (elsewhere, "the input g is on cuda:0, and the program runs on cpu"),
-        (host_array(numbers(4, 6).astype(np.float64), dovetail.f64), "dtype float64"),
+        (host_array(numbers(4, 6).astype(np.float64), dovetail.dtypes.f64), "dtype float64"),
         (host_array(numbers(3, 6), f32), "n"),
         (host_array(numbers(4, 5), f32), "g"),
         (there["s"], "the donated input s shares memory with the input g"),

@@ -9,8 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import BindError, Builder, Graph, f16, f32, i64, library, ops
+from dovetail import Builder, Graph, library, ops
 from dovetail.declare.cost import estimate
+from dovetail.dtypes import f16, f32, i64
+from dovetail.errors import BindError
 from dovetail.frontends.onnx import import_model
 from dovetail.runtime.program import Program
 from tests.frontends.onnx.build import model
@@ -50,6 +52,7 @@ def empty_caches() -> dict[str, Array]:
     return {n: np.zeros((HEADS, ROOM, WIDE), np.float32) for n in ("keys", "values")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_cache_is_updated_where_it_is(target: str) -> None:
     """100 tokens: the caches stay the arrays that they were, and every result is that of attention over all tokens."""
@@ -72,6 +75,7 @@ def test_a_cache_is_updated_where_it_is(target: str) -> None:
     assert not caches["keys"][:, 100:].any() and caches["keys"][:, :100].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_cache_is_copied(target: str) -> None:
     """By the plan: no step and no end of a run copies a cache, and no memory of a run is as large as one."""
@@ -164,7 +168,7 @@ def test_one_array_for_two_inputs_is_refused() -> None:
 
 
 def test_a_position_outside_is_refused() -> None:
-    with pytest.raises(dovetail.DovetailError):
+    with pytest.raises(dovetail.errors.DovetailError):
         x, row = np.zeros((8, 4), np.float32), np.ones((1, 4), np.float32)
         appending().run({"x": x, "at": np.full((1, 1), 9, np.int64), "row": row})
 
@@ -189,7 +193,7 @@ def test_a_run_that_fails_updates_its_state_at_most_once() -> None:
         for _ in range(3):
             program.run({"s": state, "g": g, "at": np.array([0, -1])})
         assert (state == 3).all()
-        with pytest.raises(dovetail.DovetailError, match=r"range|bounds|index"):
+        with pytest.raises(dovetail.errors.DovetailError, match=r"range|bounds|index"):
             program.run({"s": state, "g": g, "at": np.array([0, 99])})
         assert (state == 4).all() or (state == 3).all()
         before = state.copy()
@@ -248,9 +252,10 @@ def test_a_profile_leaves_donated_arrays_alone() -> None:
     assert not x.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 @pytest.mark.parametrize("dtype", [f32, f16, i64])
-def test_updates_in_place_are_those_of_a_copy(reduction: str, dtype: dovetail.DType) -> None:
+def test_updates_in_place_are_those_of_a_copy(reduction: str, dtype: dovetail.dtypes.DType) -> None:
     """Rows that several updates name are combined in order, also where sums are kept in wider numbers."""
     b = Builder("update")
     x, at, rows = b.input("x", dtype[8, 70]), b.input("at", i64[5, 1]), b.input("rows", dtype[5, 70])
@@ -297,7 +302,7 @@ def test_the_report_says_what_is_in_place_and_what_is_copied() -> None:
     s = b.input("s", f32[64, 64])
     b.output("y", ops.scatter_nd(x, at, row), into="x")
     b.output("t", s @ b.param("w", f32[64, 64]), into="s")
-    report = dovetail.scan(b.graph())
+    report = dovetail.explain(b.graph())
     there, copied = report.donated
     assert (there.output, there.input, there.copied_bytes, there.reason) == ("y", "x", 0, "")
     assert copied.copied_bytes == 64 * 64 * 4 and copied.seconds > 0

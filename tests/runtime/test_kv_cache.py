@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, Graph, Value, bool_, f32, i64, library, ops
+from dovetail import Builder, Graph, Value, library, ops
 from dovetail.declare.cost import estimate
+from dovetail.dtypes import bool_, f32, i64
 from dovetail.ir.dim import symbols
 
 Array = NDArray[Any]
@@ -68,6 +69,7 @@ def by_concatenation(tokens: Array, weights: dict[str, Array]) -> Array:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("by", ["scatter_elements", "scatter_nd"])
 def test_tokens_are_those_of_caches_that_grow(by: str, target: str) -> None:

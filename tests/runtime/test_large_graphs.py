@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, Value, f32, ops
+from dovetail import Builder, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import origin
 from dovetail.ir.rewrite import Replacement, replace_roots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 def test_a_long_chain_compiles_and_runs(count: int) -> None:
     b = Builder("g")
@@ -26,6 +28,7 @@ def test_a_long_chain_compiles_and_runs(count: int) -> None:
     np.testing.assert_array_equal(found, dovetail.evaluate(b.graph(), {"x": given})["y"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_a_sum_of_many_inputs_compiles_and_runs(count: int) -> None:
     b = Builder("g")

@@ -1,4 +1,4 @@
-"""`dovetail.write_report`: a page from Python, measured where inputs are given."""
+"""`dovetail.reports.write_report`: a page from Python, measured where inputs are given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, library
+from dovetail import library
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 
 
@@ -27,7 +28,7 @@ def graph() -> dovetail.Graph:
 
 
 def test_a_page_says_what_the_report_says(graph: dovetail.Graph, tmp_path: Path) -> None:
-    place = dovetail.write_report(graph, tmp_path / "page.html")
+    place = dovetail.reports.write_report(graph, tmp_path / "page.html")
     source = shown(place)
     assert source["report"]["kernels"][0]["op"] == "linear" and source["report"]["measured"] is None
     assert source["timeline"] is None
@@ -35,10 +36,12 @@ def test_a_page_says_what_the_report_says(graph: dovetail.Graph, tmp_path: Path)
 
 def test_with_inputs_it_is_run(graph: dovetail.Graph, tmp_path: Path) -> None:
     x, w = np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)
-    source = shown(dovetail.write_report(graph, tmp_path / "page.html", inputs={"x": x}, params={"w": w}, runs=2))
+    source = shown(
+        dovetail.reports.write_report(graph, tmp_path / "page.html", inputs={"x": x}, params={"w": w}, runs=2)
+    )
     assert source["report"]["measured"]["runs"] == 2 and source["timeline"]
 
 
 def test_a_place_that_is_none(graph: dovetail.Graph, tmp_path: Path) -> None:
-    with pytest.raises(dovetail.LoadError, match="the page cannot be written"):
-        dovetail.write_report(graph, tmp_path / "missing" / "page.html")
+    with pytest.raises(dovetail.errors.LoadError, match="the page cannot be written"):
+        dovetail.reports.write_report(graph, tmp_path / "missing" / "page.html")

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import BindError, Graph, OptionError, UnsupportedError, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError, OptionError, UnsupportedError
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input
 from dovetail.ir.origin import scope

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import BindError, Graph, f32, i32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32, i32
+from dovetail.errors import BindError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.passes.specialize import specialize

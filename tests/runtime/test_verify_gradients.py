@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, i64, library, ops
+from dovetail import library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.errors import GradientError
 from dovetail.inspect import verify_gradients
 from dovetail.ir.graph import Graph
@@ -20,9 +21,9 @@ def model() -> Graph:
     builder = dovetail.Builder("model", lines=False)
     with builder.recording():
         x = builder.input("x", f32["n", 4])
-        with dovetail.scope("first"):
+        with dovetail.graphs.scope("first"):
             h = library.layer_norm(x @ builder.param("w", f32[4, 6]), builder.param("gain", f32[6]), eps=1e-5)
-        with dovetail.scope("second"):
+        with dovetail.graphs.scope("second"):
             y = ops.tanh(h) @ builder.param("v", f32[6, 3])
         builder.param("unused", f32[3])
         builder.output("y", y)
@@ -52,11 +53,11 @@ def test_the_first_value_that_is_not_finite_is_named_with_its_place() -> None:
     builder = dovetail.Builder("roots", lines=False)
     with builder.recording():
         x = builder.input("x", f32[3])
-        with dovetail.scope("forward"):
+        with dovetail.graphs.scope("forward"):
             y = ops.sqrt(x)
         builder.output("y", ops.squeeze(ops.reduce_sum(y, axes=(-1,)), axes=(-1,)))
     graph = builder.graph()
-    both = dovetail.value_and_grad(graph, "x")
+    both = dovetail.graphs.value_and_grad(graph, "x")
 
     def first(*numbers: float) -> tuple[str, str] | None:
         bad = first_not_finite(both, RandomInputs({"x": np.array(numbers, np.float32)}, {}, {}))

@@ -16,8 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, Program, f32, library, ops
+from dovetail import Graph, Program, library, ops
 from dovetail.bench.transformers import Encoder, encoder
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 
 pytestmark = pytest.mark.exhaustive
@@ -54,7 +55,8 @@ MANY_RUNS = (
 import sys
 import numpy as np
 import dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 
 x, w = leaf.input("x", f32["n", 16]), leaf.param("w", f32[16, 16])
@@ -167,7 +169,8 @@ PREPARED = """
 import os, signal, sys, threading, time
 import numpy as np
 import dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 
 x, w = leaf.input("x", f32["n", 256]), leaf.param("w", f32[256, 256])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail import OptionError
+from dovetail.errors import OptionError
 from dovetail.passes.claims import Claims
 from dovetail.targets import every_target
 from dovetail.targets.target import Target

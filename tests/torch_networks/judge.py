@@ -66,9 +66,9 @@ def judge(case: Case) -> Judged:
         row, _ = compared(built(case), row)
     except WrongError as error:
         row = replace(row, verdict="wrong", detail=str(error))
-    except dovetail.UnsupportedError as error:
+    except dovetail.errors.UnsupportedError as error:
         row = replace(row, verdict="refused", detail=str(error))
-    except dovetail.LoadError as error:
+    except dovetail.errors.LoadError as error:
         by_torch = "torch.export refuses" in str(error)
         row = replace(row, verdict="untraceable" if by_torch else "error", detail=str(error))
     except Exception as error:
@@ -137,7 +137,7 @@ def _compiled(network: Network, call: tuple[Any, Mapping[str, Any]]) -> tuple[An
     for dynamic, how in tried:
         try:
             return dovetail.compile(network.module, args=args, kwargs=kwargs, dynamic=dynamic), how
-        except dovetail.LoadError as error:
+        except dovetail.errors.LoadError as error:
             if "torch.export refuses" not in str(error):
                 raise
     return dovetail.compile(network.module, args=args, kwargs=kwargs), "fixed"

@@ -71,7 +71,7 @@ def judge_compiled(case: Case) -> Compiled:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-        by_torch = not isinstance(error, dovetail.DovetailError) and not _runs_in_aot_eager(case)
+        by_torch = not isinstance(error, dovetail.errors.DovetailError) and not _runs_in_aot_eager(case)
         verdict: Verdict = "untraceable" if by_torch else "error"
         row = replace(row, verdict=verdict, detail=f"{type(error).__name__} at {place}: {error}")
     return replace(row, seconds=round(time.process_time() - start, 1))

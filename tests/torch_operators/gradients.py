@@ -184,7 +184,7 @@ def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: ra
     floats = [v for v in graph.outputs.values() if v.dtype.name == "f64"]
     if any(not v.tensor.is_static for v in floats):
         raise GradientError("data decides the sizes of a result")
-    loss = leaf.scalar(0.0, dovetail.f64)
+    loss = leaf.scalar(0.0, dovetail.dtypes.f64)
     for number, y in enumerate(floats):
         if number not in counted:
             continue
@@ -196,7 +196,7 @@ def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: ra
     wrt = [name for name, tensor in zip(names, tensors, strict=True) if name in inputs and _wanted(tensor)]
     if not wrt:
         return [None] * len(names)
-    made = dovetail.value_and_grad(Graph.of({"loss": loss}, inputs=graph.inputs), wrt, unreached="zeros")
+    made = dovetail.graphs.value_and_grad(Graph.of({"loss": loss}, inputs=graph.inputs), wrt, unreached="zeros")
     with np.errstate(all="ignore"):
         found = dovetail.evaluate(made, {n: traced.arrays[n] for n in inputs})
     return [found.get(f"d.{name}") for name in names]

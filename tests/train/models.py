@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dovetail import Builder, Graph, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
 
 
 def classifier() -> Graph:

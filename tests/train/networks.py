@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dovetail import Builder, Graph, f32, i64, library, ops, scope
+from dovetail import Builder, Graph, library, ops
+from dovetail.dtypes import f32, i64
+from dovetail.graphs import scope
 from dovetail.ir.value import Value
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.train import cross_entropy

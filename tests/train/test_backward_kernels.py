@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import dovetail
-from dovetail import Graph, f32, i64, library
+from dovetail import Graph, library
+from dovetail.dtypes import f32, i64
 from dovetail.ops.region import anchor_of, region
 from dovetail.runtime.program import Program
 from dovetail.train.losses import cross_entropy
@@ -24,7 +25,7 @@ def kernels(program: Program) -> list[str]:
 def test_the_gradient_of_logits_is_written_once() -> None:
     logits, labels = dovetail.input("logits", f32[24, 300]), dovetail.input("labels", i64[24])
     loss = cross_entropy(logits, labels)
-    (d,) = dovetail.gradient(loss, [logits])
+    (d,) = dovetail.graphs.gradient(loss, [logits])
     program = dovetail.compile(Graph.of({"loss": loss, "d": d}, inputs=(logits, labels)), target="cpu", threads=1)
     assert [name for name in kernels(program) if name not in ("gather_elements", "iota")] == ["log_sum_exp"]
     large = [step for step in program.plan.steps if step.results[0].shape == (24, 300)]
@@ -44,7 +45,7 @@ def test_the_gradient_of_logits_is_written_over_them() -> None:
     x, labels = dovetail.input("x", f32[24, 8]), dovetail.input("labels", i64[24])
     w = dovetail.input("w", f32[8, 300])
     loss = cross_entropy(x @ w, labels, smoothing=0.1, ignore_index=3)
-    (d,) = dovetail.gradient(loss, [w])
+    (d,) = dovetail.graphs.gradient(loss, [w])
     program = dovetail.compile(Graph.of({"loss": loss, "d": d}, inputs=(x, labels, w)), target="cpu", threads=1)
     product, gradient = [step for step in program.plan.steps if step.results[0].shape == (24, 300)]
     assert gradient.overs == product.results
@@ -65,7 +66,7 @@ def test_the_gradient_of_logits_is_written_over_them() -> None:
 
 def test_gradients_by_row_take_steps_in() -> None:
     x, g = dovetail.input("x", f32[48, 96]), dovetail.input("g", f32[48, 96])
-    (d,) = dovetail.gradient(library.softmax(x * 0.5), [x], g)
+    (d,) = dovetail.graphs.gradient(library.softmax(x * 0.5), [x], g)
     graph = Graph.of({"d": d + g}, inputs=(x, g))
     program = dovetail.compile(graph, target="cpu", threads=1)
     assert kernels(program) == ["softmax_back"]
@@ -80,7 +81,7 @@ def test_gradients_by_row_take_steps_in() -> None:
 def test_residuals_join_the_gradient_of_a_norm() -> None:
     x, gain, g = dovetail.input("x", f32[48, 96]), dovetail.input("gain", f32[96]), dovetail.input("g", f32[48, 96])
     y = library.rms_norm(x, gain, eps=1e-5) + x
-    (d,) = dovetail.gradient(y, [x], g)
+    (d,) = dovetail.graphs.gradient(y, [x], g)
     program = dovetail.compile(Graph.of({"d": d}, inputs=(x, gain, g)), target="cpu", threads=1)
     assert kernels(program) == ["rms_norm_back"]
     rng = np.random.default_rng(2)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, Graph, OptionError, f32, library, ops
+from dovetail import Builder, Graph, library, ops
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError
 from dovetail.models import random_weights
 from dovetail.train import AdamW, Trainer, merged
 from dovetail.train.step import step_graph
@@ -22,10 +24,11 @@ def model() -> Graph:
     return builder.graph()
 
 
+@pytest.mark.slow
 def test_pairs_are_trained_and_merged() -> None:
     plain = model()
     params = {n: 10 * a for n, a in random_weights(plain).items()}
-    graph = dovetail.lora(plain, "w*", rank=2)
+    graph = dovetail.train.lora(plain, "w*", rank=2)
     (batch,) = batches(1)
     trainer = Trainer(graph, "cross_entropy", AdamW(0.02), wrt="*.lora_*", params=params, target="reference")
     first = dovetail.evaluate(plain, {"x": batch["x"]}, params=params)["logits"]
@@ -41,7 +44,7 @@ def test_pairs_are_trained_and_merged() -> None:
 
 
 def test_no_gradient_of_a_frozen_matrix_is_made() -> None:
-    trainer = Trainer(dovetail.lora(model(), "w0", rank=3), "cross_entropy", wrt="*.lora_*", target="reference")
+    trainer = Trainer(dovetail.train.lora(model(), "w0", rank=3), "cross_entropy", wrt="*.lora_*", target="reference")
     made = step_graph(trainer.graph, AdamW(), wrt="*.lora_*", loss="loss")
     assert set(made.weights) == {"w0.lora_a", "w0.lora_b"}
     products = [v for v in made.graph.values if v.op is ops.matmul]
@@ -50,10 +53,10 @@ def test_no_gradient_of_a_frozen_matrix_is_made() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(OptionError, match="no matrix fits 'b0'"):
-        dovetail.lora(model(), "b0")
+        dovetail.train.lora(model(), "b0")
     with pytest.raises(OptionError, match="rank 0"):
-        dovetail.lora(model(), "w0", rank=0)
+        dovetail.train.lora(model(), "w0", rank=0)
     builder = Builder("table", lines=False)
-    builder.output("y", ops.gather(builder.param("t", f32[4, 3]), builder.input("i", dovetail.i64[2]), axis=0))
+    builder.output("y", ops.gather(builder.param("t", f32[4, 3]), builder.input("i", dovetail.dtypes.i64[2]), axis=0))
     with pytest.raises(OptionError, match="no product reads t"):
-        dovetail.lora(builder.graph(), "t")
+        dovetail.train.lora(builder.graph(), "t")

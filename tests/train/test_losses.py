@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, OptionError, TypeRuleError, Value, f64, i64
+from dovetail import Graph, Value
+from dovetail.dtypes import f64, i64
+from dovetail.errors import OptionError, TypeRuleError
 from dovetail.train import losses
 
 RNG = np.random.default_rng(4)
@@ -30,7 +32,7 @@ def loss_of(make: Callable[[Value, Value], Value], x: Any, t: Any) -> tuple[floa
     given = dovetail.input("x", f64[6, 5])
     y = make(given, wanted)
     assert y.rank == 0
-    found = dovetail.evaluate(Graph.of({"y": y, "d": dovetail.gradient(y, [given])[0]}), {"x": x, "t": t})
+    found = dovetail.evaluate(Graph.of({"y": y, "d": dovetail.graphs.gradient(y, [given])[0]}), {"x": x, "t": t})
     return float(found["y"]), found["d"]
 
 

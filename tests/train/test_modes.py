@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import BindError, Builder, GradientError, Graph, OptionError, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError, GradientError, OptionError
 from dovetail.train import SGD, AdamW, Metrics, Trainer, dropout
 from dovetail.train.modes import step_key
 from tests.train.models import batches, classifier
@@ -51,6 +53,7 @@ def run(make: Any, feeds: list[dict[str, Any]], **options: Any) -> tuple[Trainer
     return trainer, trainer.fit(feeds)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_at_any_number_of_threads_and_after_resume(tmp_path: Path) -> None:
     feeds = list(batches(12))
     whole, told = run(with_dropout, feeds, seed=5)
@@ -111,7 +114,7 @@ def test_batch_norm_trains_with_the_statistics_of_the_batch() -> None:
         "variance": 1 + RNG.random(size=(5, 1, 1)),
     }  # fmt: skip
     params = {n: a.astype(np.float32) for n, a in first.items()}
-    trainer = Trainer(with_batch_norm(), "mean_squared", SGD(0.0), params=params, momentum=0.3)
+    trainer = Trainer(with_batch_norm(), "mean_squared", SGD(0.0), params=params, batch_norm_momentum=0.3)
     assert trainer.statistics == ("mean", "variance") and set(trainer.weights) == {"w", "gain", "bias"}
     x = RNG.normal(size=(6, 3, 4, 4)).astype(np.float32)
     wanted = RNG.normal(size=(6, 5)).astype(np.float32)

@@ -9,13 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dovetail import BudgetError, Graph, OptionError, Trainer, compile
+from dovetail import Graph, compile
 from dovetail.declare.cost import estimate
+from dovetail.errors import BudgetError, OptionError
 from dovetail.passes.pipeline import Setup
 from dovetail.runtime.budget import Planned, budget_of, within
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
-from dovetail.train import SGD
+from dovetail.train import SGD, Trainer
 from dovetail.train.step import step_graph
 from tests.train.models import classifier
 from tests.train.networks import Width, mlp, resnet20, transformer, vit
@@ -53,6 +54,7 @@ def seconds(found: Planned) -> float:
     return made.choice.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_smaller_budget_has_no_larger_peak_and_takes_no_less_time(network: str) -> None:
     first, planned, seen = ladder(network)
@@ -84,6 +86,7 @@ def test_training_is_the_same_under_a_budget_up_to_rounding() -> None:
     assert np.allclose(least, usual, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_graph_without_a_backward_pass_fits_or_does_not() -> None:
     graph = classifier()
     needed = compile(graph, sizes={"n": 1000}).plan.peak

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Builder, Graph, Trainer, f32, i64, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir.leaf import input
 from dovetail.ops.adjoint import zeros
-from dovetail.train import SGD, Adafactor, AdamW, Group, Lion
+from dovetail.train import SGD, Adafactor, AdamW, Group, Lion, Trainer
 from dovetail.train.losses import mean_squared
 from dovetail.train.optimizers import Optimizer
 from dovetail.train.rows import rows_of
@@ -44,8 +45,8 @@ def trained(monkeypatch: pytest.MonkeyPatch, few: float, optimizer: Optimizer, *
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
-        (AdamW(0.01), {"clip_norm": 0.5, "groups": [Group("table", rate=0.5, decay=0.1)]}),
-        (SGD(0.1, momentum=0.9, decay=0.01), {"clip_value": 0.01}),
+        (AdamW(0.01), {"clip_norm": 0.5, "groups": [Group("table", lr_scale=0.5, weight_decay=0.1)]}),
+        (SGD(0.1, momentum=0.9, weight_decay=0.01), {"clip_value": 0.01}),
         (Lion(0.01), {}),
     ],
     ids=["adamw", "sgd", "lion"],

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, Program, f32
+from dovetail import Builder, Program
+from dovetail.dtypes import f32
 from dovetail.ir.literal import Array
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
 from dovetail.train.state import State

@@ -9,27 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import (  # fmt: skip
-    DType,
-    Graph,
-    TensorType,
-    TypeRuleError,
-    Value,
-    bf16,
-    bool_,
-    c64,
-    f16,
-    f32,
-    f64,
-    i8,
-    i32,
-    i64,
-    ops,
-    u8,
-    u32,
-    u64,
-)
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import DType, bf16, bool_, c64, f16, f32, f64, i8, i32, i64, u8, u32, u64
+from dovetail.errors import TypeRuleError
+from dovetail.graphs import TensorType
 from dovetail.ir.leaf import constant, input, param
 from dovetail.library import ALL
 from dovetail.library.gelu import gelu

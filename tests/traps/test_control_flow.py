@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, TensorType, TypeRuleError, Value, bool_, f16, f32, i32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import bool_, f16, f32, i32, i64
+from dovetail.errors import TypeRuleError
+from dovetail.graphs import TensorType
 from dovetail.ir.graph import walk_into
 from dovetail.ir.leaf import constant, input
 from dovetail.library.swiglu import swiglu

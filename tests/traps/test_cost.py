@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from pytest import MonkeyPatch
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir import serial
 from dovetail.ir.leaf import input, param
 from dovetail.ir.text import parse_graph, print_graph
@@ -55,6 +57,7 @@ def looks_of(request: Request, graph: Graph, most: float = float("inf")) -> tupl
     return looks.count, report
 
 
+@pytest.mark.slow
 def test_trap_52_work_grows_with_the_graph_and_no_faster() -> None:
     """A scan of all nodes for each node goes unnoticed on small models, and takes minutes on large ones.
 
@@ -124,6 +127,7 @@ def made_by(work: Callable[[], object]) -> int:
     return made
 
 
+@pytest.mark.slow
 def test_trap_54_a_report_copies_no_graph() -> None:
     """A report that clones the graph before and after each pass takes more memory than the model it is about.
 
@@ -171,6 +175,7 @@ def shallow(frames: int) -> Generator[None]:
         sys.setrecursionlimit(limit)
 
 
+@pytest.mark.slow
 def test_trap_55_depth_is_no_recursion() -> None:
     """A walk that calls itself for every operand dies on a model of 200 layers, deep inside and with no word of why.
 

@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Machine, fused_op
 from dovetail.derive.fuse import fuse
 from dovetail.derive.join import join
 from dovetail.derive.missed import CYCLE, PRIVATE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library import ALL, GROUPS
 from dovetail.library.residual_rms_norm import residual_rms_norm

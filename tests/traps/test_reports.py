@@ -7,16 +7,19 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail import Graph, Value, f32, ops
+import pytest
+
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
 from dovetail.derive.missed import COST, NEAR, PRIVATE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.silu import silu
 from dovetail.passes.regions import LIMIT
 from dovetail.report.record import MissedEntry
 from dovetail.report.report import Report
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from tests.hints import followed
 from tests.library.judge import one
 
@@ -29,13 +32,14 @@ PRODUCT = X @ W
 def report_of(outputs: Outputs, **options: Any) -> Report:
     """The report of what declared ops match alone: steps that do not would join a kernel as its epilogue."""
     options["without"] = (*options.get("without", ()), "fuse_epilogues")
-    return scan(Graph.of(outputs), **options)
+    return explain(Graph.of(outputs), **options)
 
 
 def misses(report: Report) -> set[tuple[str, str]]:
     return {(m.rule, m.reason) for m in report.missed}
 
 
+@pytest.mark.slow
 def test_trap_48_a_matmul_without_a_bias_is_no_miss() -> None:
     """A report that flags every matmul for the bias it does not have hides the misses that cost something.
 
@@ -84,6 +88,7 @@ def a_second(x: Value, w: Value) -> Cost:
     return Cost(10**11, 0)
 
 
+@pytest.mark.slow
 def test_trap_49_what_matched_and_did_not_fuse_is_reported() -> None:
     """A report with a matcher of its own is silent about what the real matcher found and refused.
 
@@ -122,6 +127,7 @@ FOLLOWED: tuple[tuple[str, str, Outputs], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_trap_50_hints_are_true() -> None:
     """Hints outlive the code they were written for: a user expands an operand, and a pass takes the expansion back.
 
@@ -131,7 +137,7 @@ def test_trap_50_hints_are_true() -> None:
         before = report_of(outputs, target="cuda")
         found = told(before, rule, reason)
         assert found.hint and found.gain_seconds > 0
-        after = scan(followed(Graph.of(outputs), found.changes), target="cuda")
+        after = explain(followed(Graph.of(outputs), found.changes), target="cuda")
         assert (rule, reason) not in misses(after)
         assert after.count(rule) == 1 and len(after.kernels) < len(before.kernels)
         assert after.predicted_seconds < before.predicted_seconds
@@ -143,16 +149,17 @@ FIRST = ""
 """What each process does before all else."""
 SCRIPT = """
 import json
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.models import BertShape, bert
 from dovetail.report.json_form import as_dict
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 x, w = input("x", f32[64, 128]), param("w", f32[128, 128])
 products = {str(i): ops.sinh(x @ param(f"w{i}", f32[128, 128]) + param(f"b{i}", f32[1, 128])) for i in range(5)}
 layer = bert(BertShape(layers=1, hidden=16, heads=4, inner=32, vocabulary=50))
 for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu")):
-    report = scan(graph, target=target)
+    report = explain(graph, target=target)
     told = as_dict(report)
     for entry in told["passes"]:
         entry["seconds"] = 0
@@ -160,6 +167,7 @@ for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu
 """
 
 
+@pytest.mark.slow
 def test_trap_51_a_report_says_the_same_in_every_process() -> None:
     """Where a report walks over sets, its order hangs on addresses and on the seed of hashes, and no two are alike.
 

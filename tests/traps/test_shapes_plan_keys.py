@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from pytest import MonkeyPatch
 
-from dovetail import BindError, Graph, TypeRuleError, Value, bool_, f32, f64, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
+from dovetail.dtypes import bool_, f32, f64
+from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate as number
 from dovetail.ir.dim import symbol
@@ -202,6 +204,7 @@ def mark(value: Value) -> str:
     return fingerprint.fingerprint(Graph.of(value, inputs=()), target="cpu", alignment=64, options={})
 
 
+@pytest.mark.slow
 def test_trap_45_a_key_covers_all_that_changes_the_result() -> None:
     """A cache whose key leaves out constants or axes hands out the program of another model.
 
@@ -224,6 +227,7 @@ def test_trap_45_a_key_covers_all_that_changes_the_result() -> None:
     assert compile(graph).plan.fingerprint == marks[0]
 
 
+@pytest.mark.slow
 def test_trap_46_a_known_size_that_meets_an_unknown_one_binds_it() -> None:
     """[s] + [4] is taken for [4] and forgotten: with s = 3 a kernel reads past the end, with s = 2 it wraps round.
 

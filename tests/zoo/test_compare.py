@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from zoo import compare, table
 from zoo.compare import Times, compared

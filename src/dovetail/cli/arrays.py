@@ -72,6 +72,8 @@ def read_array(path: str) -> Array:
             return _of_archive(file, archive[2])
         with file.open("rb") as stream:
             return _of_stream(stream, file.stat().st_size)
+    except LoadError:
+        raise
     except _UNREADABLE as error:
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise LoadError(f"{file} cannot be read as an array: {why}", hint="save it with numpy.save or savez") from error
@@ -132,6 +134,8 @@ def read_archive(path: str) -> dict[str, Array]:
         with zipfile.ZipFile(file) as archive:
             names = [entry.filename.removesuffix(".npy") for entry in archive.infolist()]
         return {name: _of_archive(file, name) for name in names}
+    except LoadError:
+        raise
     except _UNREADABLE as error:
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise LoadError(f"{file} cannot be read as arrays: {why}", hint="save them with numpy.savez") from error

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from dovetail.cli import assume, placement
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
-from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTISE, compiled, numbers
+from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTIZE, compiled, numbers
 from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
@@ -73,7 +73,7 @@ COMMAND = Command(
     (
         *COMPILING,
         PRECISION,
-        QUANTISE,
+        QUANTIZE,
         JSON,
         Argument(
             "--all",

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> Answer:
     tokens = model.tokenizer.encode(args.prompt, special=args.special)
     check_tokens(model.shape, tokens)
     pieces = model.generate(
-        tokens, most=args.most, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
+        tokens, max_tokens=args.most, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
     )
     return Answer("", pieces=_timed(pieces, args.times))
 

@@ -67,6 +67,8 @@ def _read(place: Path) -> Lock:
         if place.stat().st_size > MOST_BYTES:
             raise LoadError("a lock of more than a megabyte", hint="check the path", where=str(place))
         text = place.read_text(encoding="utf-8")
+    except LoadError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LoadError(

@@ -15,7 +15,7 @@ from dovetail.cli import (
     bench,
     bisect,
     cache,
-    catalogue,
+    catalog,
     chat,
     diff,
     doctor,
@@ -27,7 +27,7 @@ from dovetail.cli import (
     perplexity,
     plan,
     profile,
-    quantise,
+    quantize,
     run,
     serve,
     show,
@@ -39,6 +39,7 @@ from dovetail.cli import (
 from dovetail.cli.command import Answer, Command
 from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
+from dovetail.process import claim
 from dovetail.runtime.hosts.worker import Reporter
 from dovetail.sanitize import sanitize, visible
 from dovetail.version import __version__
@@ -53,7 +54,7 @@ COMMANDS: tuple[Command, ...] = (
     chat.COMMAND,
     serve.COMMAND,
     perplexity.COMMAND,
-    quantise.COMMAND,
+    quantize.COMMAND,
     train.COMMAND,
     diff.COMMAND,
     export.COMMAND,
@@ -64,7 +65,7 @@ COMMANDS: tuple[Command, ...] = (
     profile.COMMAND,
     trace.COMMAND,
     bench.COMMAND,
-    catalogue.COMMAND,
+    catalog.COMMAND,
     operators.COMMAND,
     cache.COMMAND,
     doctor.COMMAND,
@@ -90,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None, reporter: Reporter | None = None) -> int:
     """Run one command line; the result is the exit code. A worker of several hosts has a reporter."""
+    if argv is None:
+        claim()
     try:
         return _run(argv, reporter)
     except DovetailError as error:

@@ -15,7 +15,7 @@ from dovetail.ir.graph import Graph
 from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
-from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
+from dovetail.runtime.quantize import Quantize, QuantizeKind, quantized
 from dovetail.settings import ENGINES, PRECISIONS, Settings
 from dovetail.targets import NAMES
 
@@ -51,10 +51,10 @@ FIXED = Argument(
     "one number makes a list of it); may be given several times",
     {"metavar": "NAME=VALUE", "action": "append", "default": []},
 )
-QUANTISE = Argument(
-    "--quantise",
+QUANTIZE = Argument(
+    "--quantize",
     "store the weights of products in blocks of 8 or 4 bits: int8 or int4; a built-in model draws its weights first",
-    {"choices": get_args(QuantiseKind)},
+    {"choices": get_args(QuantizeKind)},
 )
 PRECISION = Argument(
     "--precision",
@@ -91,8 +91,8 @@ def refuse_negative(flag: str, number: float | None) -> None:
 def asked_graph(args: argparse.Namespace, *, train: bool = False) -> Graph:
     """The model of a command line, with the sizes, inputs and weights that it asks for; for `train` see `graph_of`."""
     graph = _sized_graph(args, train=train)
-    kind = getattr(args, "quantise", None)
-    return graph if kind is None else quantised(with_weights(graph), Quantise(kind))[0]
+    kind = getattr(args, "quantize", None)
+    return graph if kind is None else quantized(with_weights(graph), Quantize(kind))[0]
 
 
 def with_weights(graph: Graph) -> Graph:

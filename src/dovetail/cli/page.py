@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from dovetail.cli.command import Command
@@ -30,8 +31,7 @@ def describe(commands: Iterable[Command]) -> str:
     """Every command with its arguments, and the built-in models with their options, as Markdown."""
     lines = [_START]
     for command in commands:
-        usage = " ".join(a.usage() for a in command.arguments)
-        lines += [f"## `dovetail {command.name} {usage}`", "", command.doc, ""]
+        lines += [f"## dovetail {command.name}", "", command.doc, "", "```text", *_usage(command), "```", ""]
         lines += [
             f"- `{a.how.get('metavar', a.name) if a.name[0] != '-' else a.name}`: {a.doc}." for a in command.arguments
         ]
@@ -40,3 +40,11 @@ def describe(commands: Iterable[Command]) -> str:
     for name, builder in BUILDERS.items():
         lines.append(f"- `{name}:{','.join(map(str, known_options(builder).values()))}`")
     return "\n".join(lines) + "\n"
+
+
+def _usage(command: Command) -> list[str]:
+    """Return a command with its arguments, in lines that a page shows whole; an argument is never broken."""
+    words = [argument.usage().replace(" ", "\xa0") for argument in command.arguments]
+    text = " ".join([f"dovetail {command.name}", *words])
+    lines = textwrap.wrap(text, 100, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]

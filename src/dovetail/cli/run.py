@@ -16,7 +16,7 @@ from dovetail.cli import hosts, placement
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
-from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTISE, asked_graph, refuse_negative, ways
+from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTIZE, asked_graph, refuse_negative, ways
 from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, CheckError, OptionError
 from dovetail.ir.dim import symbols
@@ -187,7 +187,7 @@ COMMAND = Command(
     (
         *COMPILING,
         PRECISION,
-        QUANTISE,
+        QUANTIZE,
         Argument(
             "--input",
             "an input, as @file.npy, @file.npz:key or numbers; may be given several times",

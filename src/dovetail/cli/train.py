@@ -204,7 +204,7 @@ def _written(trainer: Trainer, graph: Graph, args: argparse.Namespace) -> str:
     trained = trainer.params
     if not hosts.is_first(args):
         return target
-    params = merged(graph, trained, rank=_rank(args)) if args.lora else trained
+    params = merged(trainer.graph, trained) if args.lora else trained
     moved = {n.removesuffix(DOWN).removesuffix(UP) for n in trainer.weights} | {*trainer.statistics}
     if target.endswith(".onnx"):
         from dovetail.frontends.onnx.file.weights import write_weights  # onnx takes a fifth of a second to import

@@ -63,6 +63,8 @@ def read_json(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LONGEST_JSON:
             raise LoadError(f"{path.name} is longer than {LONGEST_JSON:,} bytes", hint="check what the file is")
         found: object = json.loads(path.read_bytes())
+    except LoadError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise LoadError(
             f"{path.name} cannot be read: {printable(str(error))}", hint="fetch the folder again"

@@ -72,7 +72,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
         from safetensors import safe_open  # an optional package, for those who read such files
     except ImportError as error:
         raise UnsupportedError(
-            "reading safetensors needs the safetensors package", hint="pip install 'dovetail[safetensors]'"
+            "reading safetensors needs the safetensors package", hint="pip install 'dovetail-ml[safetensors]'"
         ) from error
     try:
         with cast(Any, safe_open)(str(file), framework="np") as opened:
@@ -114,6 +114,8 @@ def check_file(path: Path) -> list[Entry]:
                     f"{shown} has a header of {length:,} bytes", hint=f"at most {LONGEST_HEADER:,} are read"
                 )
             header = file.read(length)
+    except LoadError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a path"
         raise LoadError(f"{shown} cannot be read: {why}", hint="check the path and its permissions") from error
@@ -155,6 +157,8 @@ def _parsed(header: bytes) -> dict[str, object]:
         said: object = json.loads(
             text, object_pairs_hook=_distinct, parse_int=_whole, parse_float=_refused, parse_constant=_refused
         )
+    except LoadError:
+        raise
     except UnicodeDecodeError as error:
         raise LoadError(f"a header that is not UTF-8: {error.reason}", hint=_DAMAGED) from None
     except RecursionError:

@@ -1,4 +1,4 @@
-"""`dovetail.gradient`: the gradient of a value by others, as values."""
+"""`dovetail.graphs.gradient`: the gradient of a value by others, as values."""
 
 from __future__ import annotations
 

@@ -51,6 +51,8 @@ def load(path: str | os.PathLike[str], ops: Iterable[Op]) -> Graph:
         with open(target, "rb") as file:
             empty = os.fstat(file.fileno()).st_size == 0
             content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except LoadError:
+        raise
     except (OSError, ValueError) as error:
         raise LoadError(f"{target} cannot be read: {error}", hint="check the path") from error
     return _load(memoryview(content), ops, str(target))

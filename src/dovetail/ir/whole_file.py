@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.errors import LoadError
+from dovetail.errors import DovetailError, LoadError
 
 
 def write_whole(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -20,6 +20,8 @@ def write_whole(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearray
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
+    except DovetailError:
+        raise
     except (OSError, ValueError) as error:
         raise LoadError(
             f"{target} cannot be written: {error}", hint="check the path and the space that is left"

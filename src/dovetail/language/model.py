@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from dovetail.language.templates import ChatTemplate, Message
 from dovetail.language.tokenizer import Tokenizer
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CacheKind
+from dovetail.renamed import old_options
+from dovetail.runtime.options import RequestOptions
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import check_options
 
@@ -43,7 +45,7 @@ class LanguageModel:
         kv_cache: CacheKind | None = None,
         adapter: str | os.PathLike[str] | None = None,
         adapter_scale: float = 1.0,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> None:
         """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`. Without it the cache is f32,
         and f16 with `precision="fast"` on a CPU.
@@ -98,35 +100,37 @@ class LanguageModel:
         """An empty KV cache for one sequence."""
         return Session(self.programs)
 
+    @old_options(most="max_tokens")
     def tokens(
         self,
         prompt: str | Sequence[int],
         *,
-        most: int = 128,
+        max_tokens: int = 128,
         sampling: Sampling | None = None,
         speculate: int = 0,
     ) -> Iterator[int]:
-        """Tokens that follow a prompt, up to `most` or the model's own end."""
-        writer = self._writer(prompt, Request(most, sampling or Sampling()), with_text=False)
+        """Tokens that follow a prompt, up to `max_tokens` or the model's own end."""
+        writer = self._writer(prompt, Request(max_tokens, sampling or Sampling()), with_text=False)
         return (piece.token for piece in self._written(writer, speculate) if piece.token is not None)
 
+    @old_options(most="max_tokens")
     def generate(
         self,
         prompt: str | Sequence[int],
         *,
-        most: int = 128,
+        max_tokens: int = 128,
         sampling: Sampling | None = None,
         stop: str | Sequence[str] | None = (),
         schema: Schema | None = None,
         speculate: int = 0,
     ) -> Iterator[str]:
-        """Text that follows a prompt, piece by piece; it ends before the `stop` string, or the first of several.
+        """Text that follows a prompt, piece by piece, up to `max_tokens`; it ends before the first `stop` string.
 
         With a JSON `schema` the text satisfies it. `speculate` guesses up to so many tokens from the text before, and
         checks them in one run; it changes no token.
         """
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        asked = Request(most, sampling or Sampling(), tuple([s for s in stops if s != ""]), schema=schema)
+        asked = Request(max_tokens, sampling or Sampling(), tuple([s for s in stops if s != ""]), schema=schema)
         return (piece.text for piece in self.pieces(prompt, asked, speculate=speculate) if piece.text)
 
     def pieces(self, prompt: str | Sequence[int], asked: Request, *, speculate: int = 0) -> Iterator[Piece]:

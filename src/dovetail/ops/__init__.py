@@ -2,6 +2,8 @@
 
 from dovetail.ir.value import Value
 from dovetail.ops import (
+    activations,
+    arithmetic,
     contraction,
     control,
     convolution,
@@ -18,7 +20,9 @@ from dovetail.ops import (
     pooling,
     quantised,
     reduction,
+    reshaping,
     spectral,
+    tracing,
 )
 from dovetail.ops import resize as resizing
 from dovetail.ops.activations import *  # noqa: F403
@@ -40,7 +44,7 @@ from dovetail.ops.ordering import *  # noqa: F403
 from dovetail.ops.pooling import *  # noqa: F403
 from dovetail.ops.quantised import *  # noqa: F403
 from dovetail.ops.reduction import *  # noqa: F403
-from dovetail.ops.reshaping import reshape as reshape
+from dovetail.ops.reshaping import *  # noqa: F403
 from dovetail.ops.resize import *  # noqa: F403
 from dovetail.ops.spectral import *  # noqa: F403
 from dovetail.ops.tracing import *  # noqa: F403
@@ -67,3 +71,31 @@ ALL = (
     *ordering.FAMILY,
     *quantised.FAMILY,
 )
+
+__all__: list[str] = ["ALL"]
+__all__ += activations.__all__
+__all__ += arithmetic.__all__
+__all__ += contraction.__all__
+__all__ += control.__all__
+__all__ += convolution.__all__
+__all__ += cumulative.__all__
+__all__ += detection.__all__
+__all__ += elementwise.__all__
+__all__ += generate.__all__
+__all__ += groups.__all__
+__all__ += indexing.__all__
+__all__ += linear_algebra.__all__
+__all__ += matrix.__all__
+__all__ += movement.__all__
+__all__ += ordering.__all__
+__all__ += pooling.__all__
+__all__ += quantised.__all__
+__all__ += reduction.__all__
+__all__ += reshaping.__all__
+__all__ += resizing.__all__
+__all__ += spectral.__all__
+__all__ += tracing.__all__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -103,3 +103,9 @@ def glu(x: Value, *, axis: int = -1) -> Value:
     """The first half of an axis, gated by the sigmoid of the second."""
     first, second = (movement.part(x, axis=axis, index=i, parts=2) for i in (0, 1))
     return first * sigmoid(second)
+
+
+__all__ = [
+    "celu", "elu", "glu", "hard_sigmoid", "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid", "mish", "prelu",
+    "relu6", "selu", "shrink", "softsign", "tanh_shrink", "threshold",
+]  # fmt: skip

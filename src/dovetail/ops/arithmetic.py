@@ -73,3 +73,6 @@ def floor_div(x: Value, y: Value) -> Value:
     left = rem(x, y)
     below = bit_and(not_equal(left, 0), bit_xor(less(left, 0), less(y, 0)))
     return div(x, y) - cast(below, dtype=dtype_of(x))
+
+
+__all__ = ["clip", "exp2", "floor_div", "is_finite", "log2", "log10", "log_add_exp", "square"]

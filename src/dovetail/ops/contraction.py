@@ -139,3 +139,6 @@ def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), r
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["dot", "matmul"]

@@ -343,4 +343,4 @@ def _body_flops(body: Subgraph) -> Size:
     return total
 
 
-__all__ = ["Runnable", "if_", "refusal", "scan_", "while_"]
+__all__ = ["if_", "refusal", "scan_", "while_"]

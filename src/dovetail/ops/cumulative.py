@@ -112,3 +112,6 @@ def cum_min(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = Fa
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["cum_max", "cum_min", "cum_prod", "cum_sum"]

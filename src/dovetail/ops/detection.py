@@ -275,3 +275,6 @@ def sampled(x: Array, grid: Array, *, mode: str, padding: str, align_corners: bo
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["grid_sample", "non_max_suppression", "roi_align", "roi_pool"]

@@ -396,3 +396,13 @@ def bitcast(x: Array, *, source: str, target: str) -> Array:
 
 
 FAMILY = family(globals())
+
+
+__all__ = [
+    "abs_", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bit_and", "bit_not", "bit_or",
+    "bit_xor", "bitcast", "cast", "cast_f8", "ceil", "complex_", "cos", "cosh", "div", "equal", "erf", "exp",
+    "expm1", "floor", "greater", "greater_equal", "imag", "is_inf", "is_nan", "less", "less_equal", "log", "log1p",
+    "maximum", "minimum", "mod", "mul", "neg", "not_equal", "pow_", "real", "reciprocal", "relu", "rem", "round_",
+    "rsqrt", "shift_left", "shift_right", "sigmoid", "sign", "sin", "sinh", "softplus", "sqrt", "sub", "tan",
+    "tanh", "trunc", "where",
+]  # fmt: skip

@@ -180,3 +180,9 @@ def dropout(x: Value, key: Value, *, ratio: float | Value) -> tuple[Value, Value
 
 
 FAMILY = family(globals())
+
+
+__all__ = [
+    "counting", "dropout", "extent", "eye", "iota", "lower_triangle", "random_bernoulli", "random_bits",
+    "random_keys", "random_normal", "random_uniform",
+]  # fmt: skip

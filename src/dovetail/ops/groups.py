@@ -100,3 +100,6 @@ def grouped_outer(x: Array, y: Array, ends: Array) -> Array:
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["grouped_matmul", "grouped_outer"]

@@ -378,3 +378,9 @@ def one_hot(indices: Value, *, depth: Size, axis: int = -1, dtype: DType = bool_
 
 
 FAMILY = family(globals())
+
+
+__all__ = [
+    "compress", "gather", "gather_elements", "gather_nd", "nonzero", "one_hot", "scatter_elements", "scatter_nd",
+    "unique",
+]  # fmt: skip

@@ -221,3 +221,6 @@ def eig(x: Array) -> tuple[Array, Array]:
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["cholesky", "eig", "eigh", "lu", "reflectors", "solve", "svd"]

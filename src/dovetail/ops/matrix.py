@@ -50,3 +50,6 @@ def det(x: Array) -> Array:
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["det"]

@@ -329,3 +329,9 @@ def stop_gradient(x: Array) -> Array:
 
 
 FAMILY = family(globals())
+
+
+__all__ = [
+    "again", "concat", "expand", "flip", "merge", "pad", "part", "permute", "sized", "slice_", "split", "squeeze",
+    "stop_gradient", "unsqueeze",
+]  # fmt: skip

@@ -78,3 +78,6 @@ def top_k(
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["sort", "top_k"]

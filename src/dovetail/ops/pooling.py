@@ -202,4 +202,4 @@ def lp_pool(
 
 FAMILY = family(globals())
 
-__all__ = ["Slide", "average_pool", "lp_pool", "max_pool", "max_pool_indices"]
+__all__ = ["average_pool", "lp_pool", "max_pool", "max_pool_indices"]

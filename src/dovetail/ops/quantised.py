@@ -93,3 +93,6 @@ def dequantise(q: Array, scale: Array, zero_point: Array, *, dtype: DTypeAttr, a
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["dequantise", "quantise"]

@@ -150,3 +150,9 @@ def reduce_log_sum_exp(x: Value, *, axes: Sequence[int]) -> Value:
 
 
 FAMILY = family(globals())
+
+
+__all__ = [
+    "arg_max", "arg_min", "reduce_all", "reduce_any", "reduce_l1", "reduce_l2", "reduce_log_sum_exp", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square",
+]  # fmt: skip

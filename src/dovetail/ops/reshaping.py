@@ -111,3 +111,6 @@ def _through_one_axis(x: Value, wanted: tuple[Size, ...]) -> Value:
 def spell_shape(shape: Sequence[Size]) -> str:
     """A shape as messages write it."""
     return f"[{', '.join(map(str, shape))}]"
+
+
+__all__ = ["reshape"]

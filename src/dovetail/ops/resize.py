@@ -351,4 +351,4 @@ def _interpolated(x: Array, along: AxisSamples) -> Array:
 
 FAMILY = family(globals())
 
-__all__ = ["axis_samples", "resize"]
+__all__ = ["resize"]

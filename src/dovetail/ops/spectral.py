@@ -53,3 +53,6 @@ def fourier(x: Array, *, inverse: bool = False) -> Array:
 
 
 FAMILY = family(globals())
+
+
+__all__ = ["fourier"]

@@ -29,7 +29,7 @@ def differentiate(
     unreached: Unreached,
     recognise: Sequence[FusedOp[...]],
 ) -> Graph:
-    """The graph with one more output for each parameter that `wrt` names; see `dovetail.value_and_grad`.
+    """The graph with one more output for each parameter that `wrt` names; see `dovetail.graphs.value_and_grad`.
 
     Ops of `recognise` whose backward op is one kernel are looked for first. All others are spelled out, so that both
     passes share their inner values.

@@ -62,6 +62,8 @@ def outline_from(told: Any, where: str = "") -> Outline:
             predicted_seconds=float(told["predicted_seconds"]),
             measured_seconds=None if measured is None else float(measured["seconds"]),
         )
+    except LoadError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LoadError(
             f"this is not a report: {type(error).__name__} {error}", hint="write one with explain --json", where=where

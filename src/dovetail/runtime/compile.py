@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, overload
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
@@ -24,17 +24,20 @@ from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.plan.served import Served
 from dovetail.progress import phase
+from dovetail.renamed import old_options
 from dovetail.runtime.budget import Planned, within
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.cases import Case, graph_of_case
 from dovetail.runtime.keepers import keepers
+from dovetail.runtime.load import OnnxModel
+from dovetail.runtime.options import CompileOptions, RequestOptions
 from dovetail.runtime.program import Program
-from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
+from dovetail.runtime.quantize import Quantize, QuantizeKind, quantized
 from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.rounding import rounding_errors
 from dovetail.runtime.source import Described, Source, graph_of, is_torch, of_graph, source_of
-from dovetail.settings import PRECISIONS, Settings
+from dovetail.settings import PRECISIONS, Settings, SettingsOptions
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
 
@@ -135,9 +138,13 @@ class JaxExported(Protocol):
     def mlir_module(self) -> str: ...
 
 
+Compiled: TypeAlias = Graph | str | os.PathLike[str] | bytes | OnnxModel | Described | JaxLowered | JaxExported
+"""What is compiled, but for modules of torch: a graph, the path of a file, an ONNX model, a function of JAX."""
+
+
 @overload
 def compile(
-    graph: Graph | str | os.PathLike[str] | Described | JaxLowered | JaxExported,
+    graph: Compiled,
     *,
     target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),
@@ -145,11 +152,11 @@ def compile(
     dispatch: Mapping[str, Dispatch] | None = None,
     require: Mapping[str, int] | Sequence[str] = (),
     require_clean: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    assume_sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Array] | None = None,
     fixed: Mapping[str, Array | int] | None = None,
-    quantise: Quantise | QuantiseKind | None = None,
-    **options: Any,
+    quantize: Quantize | QuantizeKind | None = None,
+    **options: Unpack[SettingsOptions],
 ) -> Program: ...
 @overload
 def compile(
@@ -159,11 +166,12 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
-    quantise: Quantise | QuantiseKind | None = None,
-    **options: Any,
+    quantize: Quantize | QuantizeKind | None = None,
+    **options: Unpack[RequestOptions],
 ) -> ModuleProgram: ...
 
 
+@old_options(sizes="assume_sizes", quantise="quantize")
 def compile(
     graph: Any,
     *arguments: Any,
@@ -173,26 +181,26 @@ def compile(
     dispatch: Mapping[str, Dispatch] | None = None,
     require: Mapping[str, int] | Sequence[str] = (),
     require_clean: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    assume_sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Array] | None = None,
     fixed: Mapping[str, Array | int] | None = None,
-    quantise: Quantise | QuantiseKind | None = None,
+    quantize: Quantize | QuantizeKind | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
-    **options: Any,
+    **options: Unpack[SettingsOptions],
 ) -> Program | ModuleProgram:
-    """Compile a graph, the graph in a file, a torch module or an exported program, to a program.
+    """Compile a graph, the graph in a file, an ONNX model in memory, a torch module or an exported program.
 
     `target` is the name of a target, or one of your own. `ops` are declared ops of yours, preferred to the library's.
     `without` switches passes and rules off by name. `require` names rules that must fire, with how often;
-    `require_clean` refuses any miss that cost did not decide. `sizes` says what symbols count as in estimates. `fixed`
-    is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch module is
-    exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
+    `require_clean` refuses any miss that cost did not decide. `assume_sizes` says what symbols count as in estimates.
+    `fixed` is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch
+    module is exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
     `{"x": {0: "batch"}}`, and True lets all of them. `custom_ops` gives custom operators of torch their bodies, as in
-    `{"mylib::scaled": scaled}`: a declared op, or a function of values. `quantise` stores the weights of products in 8
-    or 4 bits; `program.quantised` says what that changes. Other keywords are fields of `Settings`.
+    `{"mylib::scaled": scaled}`: a declared op, or a function of values. `quantize` stores the weights of products in 8
+    or 4 bits; `program.quantized` says what that changes. Other keywords are fields of `Settings`.
     """
     if arguments:
         spelled = "args=(x,)" if len(arguments) == 1 else "args=(x, y)"
@@ -213,7 +221,7 @@ def compile(
             dispatch=dispatch,
             require=require,
             require_clean=require_clean,
-            sizes=sizes,
+            assume_sizes=assume_sizes,
             **options,
         )
         if request.target.warm_up is not None:
@@ -225,7 +233,7 @@ def compile(
             raise OptionError(
                 "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
             )
-        return _module_program(graph, args, kwargs, dynamic, custom_ops, requested(), quantise)
+        return _module_program(graph, args, kwargs, dynamic, custom_ops, requested(), quantize)
     if args or kwargs or dynamic or custom_ops:
         if callable(graph) and not hasattr(graph, "graph_signature"):
             raise OptionError(
@@ -239,7 +247,7 @@ def compile(
     with collector_paused():
         request = requested()
         source = source_of(graph, ops, fixed, program_store(request))
-        made = _program(source, request, params) if quantise is None else _quantised(source, request, params, quantise)
+        made = _program(source, request, params) if quantize is None else _quantized(source, request, params, quantize)
     if hasattr(graph, "in_tree"):
         from dovetail.frontends.jax.calling import Calling  # JAX is there, where its function is
 
@@ -266,35 +274,40 @@ def _module_program(
     dynamic: Any,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None,
     request: Request,
-    quantise: Quantise | QuantiseKind | None,
+    quantize: Quantize | QuantizeKind | None,
 ) -> ModuleProgram:
     from dovetail.runtime.module import ModuleProgram  # torch is imported for torch's modules alone
     from dovetail.runtime.module_source import module_source
 
     source, imported = module_source(module, args, kwargs, dynamic, program_store(request), custom_ops)
-    program = _program(source, request, None) if quantise is None else _quantised(source, request, None, quantise)
+    program = _program(source, request, None) if quantize is None else _quantized(source, request, None, quantize)
     return ModuleProgram(program, imported)
 
 
-def _quantised(
-    source: Source, request: Request, params: Mapping[str, Array] | None, how: Quantise | QuantiseKind
+def _quantized(
+    source: Source, request: Request, params: Mapping[str, Array] | None, how: Quantize | QuantizeKind
 ) -> Program:
     """The program of a source whose weights become blocks."""
     whole = source.graph()
     source.finish()
     arrays = {**whole.params, **source.params, **(params or {})}
-    narrow, told = quantised(replace(whole, params=arrays), how if isinstance(how, Quantise) else Quantise(how))
+    narrow, told = quantized(replace(whole, params=arrays), how if isinstance(how, Quantize) else Quantize(how))
     program = _program(of_graph(narrow, program_store(request)), request, None)
-    program.quantised = told
+    program.quantized = told
     return program
 
 
-def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
-    """The report of compiling a graph, without a program; `options` are those of `compile`."""
-    fixed = options.pop("fixed", None)
+@old_options(sizes="assume_sizes")
+def explain(graph: Compiled, **options: Unpack[CompileOptions]) -> Report:
+    """Return the report of compiling a graph, without a program; `options` are those of `compile`."""
+    return compilation_of(graph, **options).report()
+
+
+def compilation_of(graph: Compiled, **options: Unpack[CompileOptions]) -> Compilation:
+    """Lower and plan what `compile` takes, with its options."""
     graph = graph_of(graph) if is_torch(graph) else graph
-    source = source_of(graph, options.get("ops", ()), fixed)
-    return compilation(source.graph(), make_request(**options)).report()
+    source = source_of(graph, options.get("ops", ()), options.pop("fixed", None))
+    return compilation(source.graph(), make_request(**options))
 
 
 def compilation(graph: Graph, request: Request, *, history: bool = False, worth: float | None = None) -> Compilation:
@@ -388,4 +401,13 @@ def _plan_options(setup: Setup) -> dict[str, Any]:
     return {"strict": setup.strict, **precision}
 
 
-__all__ = ["Compilation", "Request", "check_gates", "compilation", "compile", "make_request", "scan"]
+__all__ = [
+    "Compilation",
+    "Request",
+    "check_gates",
+    "compilation",
+    "compilation_of",
+    "compile",
+    "explain",
+    "make_request",
+]

@@ -1,4 +1,4 @@
-"""`dovetail.value_and_grad`: gradients of graphs, with the library's vocabulary."""
+"""`dovetail.graphs.value_and_grad`: gradients of graphs, with the library's vocabulary."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import LoadError, OptionError, ParseError
+from dovetail.errors import DovetailError, LoadError, OptionError, ParseError
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -28,6 +28,12 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
     if not isinstance(text, cast(Any, str)):
         raise LoadError(f"a {text.__class__.__name__} where text is wanted", hint="pass the text form of a graph")
     return parse_graph(text, vocabulary(ops))
+
+
+class OnnxModel(Protocol):
+    """An `onnx.ModelProto`, as far as types have to tell it."""
+
+    def SerializeToString(self) -> bytes: ...
 
 
 def save(graph: Any, path: str | os.PathLike[str]) -> None:
@@ -61,10 +67,16 @@ def load(
     """The graph in a file: an ONNX model, a program of torch (.pt2), StableHLO (.mlir), or a saved or printed graph.
 
     A function that JAX lowered or exported, and a program that torch exported, are taken as they are in memory.
+    Bytes and an `onnx.ModelProto` are an ONNX model in memory, whose weights are all in it.
+
     `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure. With
     `train`, arrays of a few floats in an ONNX model are parameters too, and not constants.
     """
+    if is_onnx_model(path):
+        from dovetail.frontends.onnx import load_bytes
+
+        return load_bytes(_content(path), fixed=fixed, train=train)
     if not is_path(path):
         from dovetail.runtime.source import graph_of  # which loads files
 
@@ -104,6 +116,8 @@ def load(
                 f"{shown} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save"
             )
         text = file.read_text(encoding="utf-8")
+    except DovetailError:
+        raise  # a LoadError is an OSError, too
     except UnicodeDecodeError as error:
         raise LoadError(f"{shown} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
     except OSError as error:
@@ -116,3 +130,17 @@ def load(
     except ParseError as error:
         error.where = f"{shown}, {error.where}"
         raise
+
+
+def is_onnx_model(given: object) -> bool:
+    """Whether something is an ONNX model in memory; onnx is not imported to tell."""
+    return isinstance(given, bytes | bytearray | memoryview) or type(given).__name__ == "ModelProto"
+
+
+def _content(given: Any) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    try:
+        return given.SerializeToString()
+    except Exception as error:  # protobuf has several classes for a message that is too large
+        raise LoadError(f"a model that cannot be written: {error}", hint="save it with external data") from error

@@ -58,8 +58,8 @@ class ModuleProgram:
         self._output = first.name if first is not None and first.dtype is not None and not self._written else ""
         """The output that is the whole result; empty where the result is something else."""
         declared = {str(v.attrs["name"]) for v in program.graph.signature}
-        # Blocks of quantised weights have names of their own, and are none of the module's tensors.
-        is_whole = program.quantised is None
+        # Blocks of quantized weights have names of their own, and are none of the module's tensors.
+        is_whole = program.quantized is None
         held = [imported.held[name] for name in interface.params if name in declared or not is_whole]
         self._watched = [tensor for tensor in held if is_counted(tensor)]
         """Weights that the program may hold in a layout of its own."""
@@ -144,8 +144,8 @@ class ModuleProgram:
 
     def refresh(self) -> ModuleProgram:
         """Read the weights of the module again, after they were changed; gives itself."""
-        if self.program.quantised is not None:
-            raise BindError("the weights were quantised when the module was compiled", hint="compile it again")
+        if self.program.quantized is not None:
+            raise BindError("the weights were quantized when the module was compiled", hint="compile it again")
         declared = {v.attrs["name"] for v in self.program.graph.signature}
         held = self._imported.held
         wanted = {n: array_of(held[n]) for n in self._imported.interface.params if n in declared}

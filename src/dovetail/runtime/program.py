@@ -5,18 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, DovetailError, NeedsValueError, SizeError, UnsupportedError
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
+from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
+from dovetail.renamed import old_fields
 from dovetail.runtime.binding import (
     by_name,
     check_donated,
@@ -38,7 +43,7 @@ from dovetail.runtime.placement import (
     stand_ins,
     with_adopted,
 )
-from dovetail.runtime.quantise import Quantised
+from dovetail.runtime.quantize import Quantized
 from dovetail.runtime.reports import Reports
 from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
 from dovetail.targets.runtime.arrays.device_array import DeviceArray, host_array
@@ -70,6 +75,52 @@ class Calling(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or an output: its name, its dtype and its shape."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+    """Numbers; a symbolic size is text, such as "batch"."""
+
+    @classmethod
+    def of(cls, value: Value, name: str = "") -> TensorSpec:
+        """Return the record of a value; an input has its own name."""
+        shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+        return cls(name or str(value.attrs["name"]), value.dtype, shape)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The dtype of arrays for it."""
+        return self.dtype.numpy
+
+    @property
+    def text(self) -> str:
+        """Its type as text: f32[batch, 8]."""
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+class Signature(tuple[TensorSpec, ...]):
+    """Inputs or outputs in their order; `signature["x"]` is the one of a name."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        for spec in self:
+            if spec.name == key:
+                return spec
+        raise KeyError(key)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in their order."""
+        return tuple(spec.name for spec in self)
+
+
+@old_fields(quantised="quantized")
 class Program:
     """Runs a plan. `specialize` gives a new program; `bind` puts parameters into this one.
 
@@ -96,8 +147,8 @@ class Program:
         self.plan = plan
         self.calling: Calling | None = None
         """How the function that the graph comes from is called with positional arguments, where it is known."""
-        self.quantised: Quantised | None = None
-        """What became of the weights, where `compile` quantised them."""
+        self.quantized: Quantized | None = None
+        """What became of the weights, where `compile` quantized them."""
         self.reports = report if isinstance(report, Reports) else Reports(report)
         self._executable = executable
         self._specializer = specializer
@@ -132,15 +183,37 @@ class Program:
         """The parameters that are bound so far. Those that a target keeps in its own layout alone are made again."""
         return dict(self._binding.params)
 
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:
-        """The outputs by name; inputs are given by keyword. A function of JAX is called as it is in JAX, too."""
-        if not arguments:
-            return self.run(inputs)
-        if self.calling is None:
-            names = ", ".join(f"{name}=…" for name in self._inputs)
-            raise BindError(f"{len(arguments)} inputs without names", hint=f"write program({names})")
-        found = self.run(self.calling.inputs(arguments, inputs))
-        return self.calling.result([found[name] for name in self.graph.outputs])
+    @property
+    def inputs(self) -> Signature:
+        """The inputs in their order: names, dtypes and shapes, in which symbols are names of sizes that may vary."""
+        return Signature(map(TensorSpec.of, self.graph.inputs))
+
+    @property
+    def outputs(self) -> Signature:
+        """The outputs in their order."""
+        return Signature(TensorSpec.of(value, name) for name, value in self.graph.outputs.items())
+
+    def __call__(self, /, *arrays: Any, **inputs: Any) -> Any:
+        """The outputs by name; inputs are given in their order, or by name. A function of JAX is called as in JAX, too:
+        with positional arguments it takes and gives the function's own structures."""
+        if arrays and self.calling is not None:
+            found = self.run(self.calling.inputs(arrays, inputs))
+            return self.calling.result([found[name] for name in self.graph.outputs])
+        if arrays:
+            inputs = self._named(arrays, inputs)
+        return self.run(inputs)
+
+    def _named(
+        self, arrays: tuple[Array | DeviceArray, ...], inputs: dict[str, Array | DeviceArray]
+    ) -> dict[str, Array | DeviceArray]:
+        names = list(self._inputs)
+        listed = ", ".join(names) or "none"
+        if len(arrays) > len(names):
+            raise BindError(f"{len(arrays)} arrays for {len(names)} inputs", hint=f"the inputs are {listed}")
+        named = dict(zip(names, arrays, strict=False))
+        if twice := [name for name in named if name in inputs]:
+            raise BindError(f"two arrays for {', '.join(twice)}", hint=f"the inputs are, in their order, {listed}")
+        return named | inputs
 
     @overload
     def run(self, inputs: Inputs) -> dict[str, Array]: ...
@@ -407,8 +480,20 @@ class Program:
         kept = self._signature if self.plan.symbols else self._declared
         return check_params(params, self._signature, kept, self._inputs)
 
+    def _repr_html_(self) -> str:
+        """The program in a notebook: its inputs, its outputs and the summary of its report."""
+        rows = [
+            f"<tr><td>{kind}</td><td><code>{escape(spec.name)}</code></td><td><code>{escape(spec.text)}</code></td></tr>"
+            for kind, specs in (("input", self.inputs), ("output", self.outputs))
+            for spec in specs
+        ]
+        return f"<b>{escape(repr(self))}</b><table>{''.join(rows)}</table>"
+
+    def __reduce__(self) -> Any:
+        raise BindError("a program cannot be pickled", hint="save the graph, and compile it where it is needed")
+
     def __repr__(self) -> str:
         return f"<program {self.graph.name} for {self.plan.target}: {len(self.plan.steps)} steps>"
 
 
-__all__ = ["MOST_SPECIALIZED", "Executable", "Program", "Runner", "Specializer"]
+__all__ = ["MOST_SPECIALIZED", "Executable", "Program", "Runner", "Signature", "Specializer", "TensorSpec"]

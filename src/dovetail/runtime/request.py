@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from inspect import signature
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, Unpack, cast, get_args
 
 from dovetail import library
 from dovetail import ops as primitives
@@ -20,7 +20,8 @@ from dovetail.ops.region import region
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.pipeline import FUSING, Setup
-from dovetail.settings import BF16, Settings, settings_of
+from dovetail.renamed import old_options
+from dovetail.settings import BF16, Settings, SettingsOptions, settings_of
 from dovetail.targets import Target, target_named
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Request:
     """The host as it is known, for predictions; a GPU starts for it."""
 
 
+@old_options(sizes="assume_sizes")
 def make_request(
     *,
     target: str | Target = "cpu",
@@ -47,8 +49,8 @@ def make_request(
     dispatch: Mapping[str, Dispatch] | None = None,
     require: Mapping[str, int] | Sequence[str] = (),
     require_clean: bool = False,
-    sizes: Mapping[str, int] | None = None,
-    **options: Any,
+    assume_sizes: Mapping[str, int] | None = None,
+    **options: Unpack[SettingsOptions],
 ) -> Request:
     """The options of `compile`, checked."""
     settings = settings_of(options, os.environ)
@@ -69,7 +71,7 @@ def make_request(
         policy=_policy(dispatch or {}, vocabulary),
         strict=settings.strict,
         precision=settings.precision,
-        sizes=_counts("sizes", sizes or {}),
+        sizes=_counts("assume_sizes", assume_sizes or {}),
         verify_each_pass=settings.verify_each_pass,
         engine=settings.engine,
         search_seconds=settings.search_seconds,

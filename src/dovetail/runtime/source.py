@@ -22,7 +22,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.build_id import build_id
-from dovetail.runtime.load import load
+from dovetail.runtime.load import is_onnx_model, load
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.building.weights import Weights, owned
 
@@ -61,17 +61,22 @@ def source_of(
     """The source that a graph or a path is. With a store, a file that it knows is not read."""
     if isinstance(given, Graph):
         if fixed:
-            raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
+            raise OptionError("fixed with a graph", hint="it is for ONNX files; specialize a graph to fix its sizes")
         return of_graph(given, store)
     if isinstance(given, Described):
         return _described(given, store)
+    if is_onnx_model(given):
+        return of_graph(load(given, fixed=fixed), store)
     if not isinstance(given, str | os.PathLike):
         if type(given).__module__.partition(".")[0] == "jax":
             from dovetail.frontends.jax.load import import_function, is_jax  # few compile functions of JAX
 
             if is_jax(given):
                 return of_graph(import_function(given), store)
-        raise OptionError(f"a {type(given).__name__} to compile", hint="pass a Graph, or the path of a file with one")
+        raise OptionError(
+            f"a {type(given).__name__} to compile",
+            hint=f"pass a Graph, a path, or an ONNX model in memory{_hint(given)}",
+        )
     named = cast("str | os.PathLike[str]", given)
     path = Path(named)
     seen = None if store is None or path.suffix.lower() != ".onnx" else skim(path)
@@ -107,6 +112,11 @@ def graph_of(given: Any, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
 def is_torch(given: object) -> bool:
     """Whether something is a module or a program of torch; torch is not imported to tell."""
     return any(kind.__module__.partition(".")[0] == "torch" for kind in type(given).__mro__)
+
+
+def _hint(given: object) -> str:
+    """What to do with a plain function, which front ends trace."""
+    return "; of a function of JAX, pass jax.jit(f).lower(…)" if callable(given) else ""
 
 
 def of_graph(graph: Graph, store: CodeStore | None = None) -> Source:

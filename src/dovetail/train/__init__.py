@@ -1,5 +1,8 @@
 """Training: losses, optimizers and schedules as graphs and numbers, the compiled step, and the trainer that runs it."""
 
+from typing import TYPE_CHECKING
+
+from dovetail.renamed import old_names as _old_names
 from dovetail.train.live import LiveCurve
 from dovetail.train.lora import lora, merged
 from dovetail.train.losses import (
@@ -16,14 +19,17 @@ from dovetail.train.matrices import Adafactor, Muon
 from dovetail.train.modes import dropout
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer, Updated
 from dovetail.train.schedules import Schedule, constant, cosine, linear, steps_down, warm_up
-from dovetail.train.step import Group, StepGraph, Ways, step_graph
+from dovetail.train.step import Group, StepGraph, StepOptions, step_graph
 from dovetail.train.trainer import Metrics, Trainer
 
 __all__ = [
     "LOSSES", "SGD", "Adafactor", "Adam", "AdamW", "Group", "Lion", "LiveCurve", "Metrics", "Muon", "Optimizer",
     "Schedule",
-    "StepGraph", "Trainer", "Updated", "Ways", "binary_cross_entropy", "constant", "contrastive", "cosine",
+    "StepGraph", "StepOptions", "Trainer", "Updated", "binary_cross_entropy", "constant", "contrastive", "cosine",
     "cross_entropy", "dropout", "huber", "kl_divergence", "linear", "lora", "mean_absolute", "mean_squared", "merged",
     "step_graph",
     "steps_down", "warm_up",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = _old_names(__name__, {"Ways": "dovetail.train.StepOptions"})

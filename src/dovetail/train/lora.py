@@ -1,4 +1,4 @@
-"""`dovetail.lora`: narrow pairs of matrices beside frozen weights."""
+"""`dovetail.train.lora`: narrow pairs of matrices beside frozen weights."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
+from dovetail.renamed import warn
 
 DOWN, UP = ".lora_a", ".lora_b"
 """What the two matrices of a weight are called: its name and this."""
@@ -66,19 +67,51 @@ def lora(
     return replace(made, params={**graph.params, **arrays}, moved={}, reread=None)
 
 
-def merged(graph: Graph, params: Mapping[str, Array], *, rank: int = 8, alpha: float | None = None) -> dict[str, Array]:
-    """The parameters of the graph before `lora`, with each pair added to its weight."""
-    scale = (2.0 * rank if alpha is None else alpha) / rank
+def merged(
+    graph: Graph, params: Mapping[str, Array], *, rank: int | None = None, alpha: float | None = None
+) -> dict[str, Array]:
+    """Return the parameters without pairs: each pair of the graph that `lora` made is added to its weight.
+
+    `rank` and `alpha` are for graphs before `lora`, and go with the next version: the graph after it has the scale.
+    """
+    pairs = [str(v.attrs["name"]).removesuffix(UP) for v in graph.signature if str(v.attrs["name"]).endswith(UP)]
+    scales = {name: _scale(graph, name) for name in pairs}
+    if rank is not None or alpha is not None:
+        warn("merged(graph, params, rank=…, alpha=…)", "merged(lora(graph, …), params)")
+        width = 8 if rank is None else rank
+        scales |= {name.removesuffix(UP): (2.0 * width if alpha is None else alpha) / width for name in params}
+    strange = [name for name in params if name.endswith(UP) and name.removesuffix(UP) not in scales]
+    if strange:
+        raise OptionError(
+            f"{graph.name} has no pair {', '.join(strange)}, and so no scale for it",
+            hint="pass the graph that lora made",
+        )
     found: dict[str, Array] = {}
     for value in graph.signature:
         name = str(value.attrs["name"])
+        if name.endswith((DOWN, UP)) and name.removesuffix(DOWN).removesuffix(UP) in pairs:
+            continue
         array = params[name]
         if name + DOWN in params:
+            scale = scales[name]
             update = params[name + DOWN].astype(np.float64) @ params[name + UP].astype(np.float64) * scale
             whole = array.astype(np.float64) + (update if update.shape == array.shape else update.T)
             array = whole.astype(array.dtype)
         found[name] = array
     return found
+
+
+def _scale(graph: Graph, name: str) -> float:
+    """The number that the product of a pair is multiplied by in a graph; 1 where no number follows the product."""
+    products = {
+        v for v in graph.values if any(o.attrs.get("name") == name + UP for o in v.operands if o.op is leaf.PARAM)
+    }
+    for value in graph.values:
+        if value.op is ops.mul and not products.isdisjoint(value.operands):
+            numbers = [o for o in value.operands if o.op is leaf.CONST and o.attrs["value"].array.size == 1]
+            if numbers:
+                return float(numbers[0].attrs["value"].array.reshape(()))
+    return 1.0
 
 
 def _chosen(graph: Graph, patterns: Sequence[str]) -> dict[Value, str]:

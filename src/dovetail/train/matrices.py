@@ -11,6 +11,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.renamed import old_fields
 from dovetail.train.losses import total
 from dovetail.train.optimizers import AdamW, Optimizer, Shape, Updated, check_rate, check_shares
 
@@ -18,21 +19,22 @@ _SERIES = (3.4445, -4.7750, 2.0315)
 """The odd polynomial of degree five whose iteration brings singular values near 1."""
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class Adafactor:
     """Adafactor: of the squares of a matrix's gradient, the means of rows and columns alone are kept."""
 
-    rate: float = 0.01
+    lr: float = 0.01
     fading: float = -0.8
     """The power of the step that the weight of a new square is."""
     eps: tuple[float, float] = (2.0**-23, 1e-3)
     """The smallest square, and the smallest size that a weight counts with."""
     most: float = 1.0
     """The root mean square of an update before the rate, at most."""
-    decay: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check_rate(self.lr)
 
     def state(self, shape: Shape) -> Mapping[str, Shape]:
         if len(shape) < 2:
@@ -59,20 +61,21 @@ class Adafactor:
         return Updated(w - w * (numbers["rate"] * numbers["decay"]) - step * pace, kept)
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class Muon:
     """Muon: momentum whose singular values are brought near 1, for matrices; another optimizer moves the rest."""
 
-    rate: float = 1e-3
+    lr: float = 1e-3
     momentum: float = 0.95
     nesterov: bool = True
-    decay: float = 0.1
+    weight_decay: float = 0.1
     iterations: int = 5
     others: Optimizer = field(default_factory=AdamW)
     """For weights that are no matrices; its rate follows the schedule too."""
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check_rate(self.lr)
         check_shares(momentum=self.momentum)
 
     def state(self, shape: Shape) -> Mapping[str, Shape]:
@@ -83,8 +86,8 @@ class Muon:
 
     def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
         if w.rank != 2:
-            ratio = self.others.rate / self.rate if self.rate else 0.0
-            decay = leaf.scalar(self.others.decay, w.dtype)
+            ratio = self.others.lr / self.lr if self.lr else 0.0
+            decay = leaf.scalar(self.others.weight_decay, w.dtype)
             return self.others.update(w, g, state, {**numbers, "rate": numbers["rate"] * ratio, "decay": decay})
         kept = state["momentum"] * self.momentum + g * (1 - self.momentum)
         ahead = g * (1 - self.momentum) + kept * self.momentum if self.nesterov else kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.nearest import nearest
 from dovetail.runtime.load import load
-from dovetail.runtime.source import graph_of, is_torch
+from dovetail.runtime.source import is_torch
 from dovetail.train.matrices import Adafactor, Muon
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
 
@@ -35,7 +34,7 @@ def model_of(given: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, 
             raise OptionError(
                 "args, kwargs or dynamic without a torch module", hint="they say how a module is read; leave them out"
             )
-        return load(given, train=True) if isinstance(given, str | os.PathLike) else graph_of(given)
+        return load(given, train=True)
     if not hasattr(given, "graph_signature") and not args and not kwargs:
         raise OptionError(
             f"the module {type(given).__name__} without a call to export it by",
@@ -58,7 +57,7 @@ def optimizer_of(given: Any) -> Optimizer:
         return OPTIMIZERS[given.lower()]()
     if isinstance(given, type):
         raise OptionError(f"the class {given.__name__} for an optimizer", hint=f"make one: {given.__name__}()")
-    lacking = [name for name in ("rate", "decay", "state", "numbers", "update") if not hasattr(given, name)]
+    lacking = [name for name in ("lr", "weight_decay", "state", "numbers", "update") if not hasattr(given, name)]
     if lacking:
         name = type(given).__name__
         known = {kind.__name__ for kind in OPTIMIZERS.values()}

@@ -9,6 +9,7 @@ from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.value import Value
+from dovetail.renamed import old_fields
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -25,12 +26,12 @@ class Optimizer(Protocol):
     """How weights follow gradients."""
 
     @property
-    def rate(self) -> float:
+    def lr(self) -> float:
         """The learning rate, which a schedule multiplies."""
         ...
 
     @property
-    def decay(self) -> float:
+    def weight_decay(self) -> float:
         """The weight decay of weights that decay."""
         ...
 
@@ -43,21 +44,22 @@ class Optimizer(Protocol):
         ...
 
     def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
-        """A step with the gradient g; `rate` and `decay` are among the numbers."""
+        """A step with the gradient g; among the numbers are `rate`, which is `lr` as scheduled, and `decay`."""
         ...
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class SGD:
     """Stochastic gradient descent, with momentum and Nesterov's look ahead. Decay is part of the gradient."""
 
-    rate: float = 0.01
+    lr: float = 0.01
     momentum: float = 0.0
     nesterov: bool = False
-    decay: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check_rate(self.lr)
         check_shares(momentum=self.momentum)
         if self.nesterov and not self.momentum:
             raise OptionError("Nesterov's look ahead without momentum", hint="pass momentum=0.9")
@@ -77,17 +79,18 @@ class SGD:
         return Updated(w - ahead * numbers["rate"], {"momentum": kept})
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class Adam:
     """Adam: running means of the gradient and of its square. Decay is part of the gradient."""
 
-    rate: float = 1e-3
+    lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    decay: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check_rate(self.lr)
         check_shares(beta1=self.betas[0], beta2=self.betas[1])
 
     def state(self, shape: Shape) -> Mapping[str, Shape]:
@@ -110,27 +113,29 @@ class Adam:
         return Updated(w - step, {"mean": mean, "square": square})
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class AdamW(Adam):
     """Adam with decay apart from the gradient."""
 
-    decay: float = 0.01
+    weight_decay: float = 0.01
 
     def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
         kept = w - w * (numbers["rate"] * numbers["decay"])
         return self._moved(kept, g, state, numbers)
 
 
+@old_fields(rate="lr", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class Lion:
     """Lion: steps of one size, by the sign of a running mean."""
 
-    rate: float = 1e-4
+    lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
-    decay: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check_rate(self.lr)
         check_shares(beta1=self.betas[0], beta2=self.betas[1])
 
     def state(self, shape: Shape) -> Mapping[str, Shape]:

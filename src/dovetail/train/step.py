@@ -16,10 +16,11 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.type import TensorType
 from dovetail.passes.differentiate import PREFIX
+from dovetail.renamed import old_options
 from dovetail.runtime.gradients import value_and_grad
 from dovetail.train.modes import keyed, with_batch_statistics, with_products_in
 from dovetail.train.optimizers import Optimizer
-from dovetail.train.update import NEW, NORM, RATE, SCALE, SUM, Group, Update, Ways, as_dtype, finite, kept
+from dovetail.train.update import NEW, NORM, RATE, SCALE, SUM, Group, StepOptions, Update, as_dtype, finite, kept
 
 _SCALED = "train.scaled"
 
@@ -43,8 +44,14 @@ class StepGraph:
     """Parameters that batch norms move."""
 
 
+@old_options(ways="options")
 def step_graph(
-    graph: Graph, optimizer: Optimizer, *, wrt: str | Sequence[str] = "*", loss: str = "", ways: Ways | None = None
+    graph: Graph,
+    optimizer: Optimizer,
+    *,
+    wrt: str | Sequence[str] = "*",
+    loss: str = "",
+    options: StepOptions | None = None,
 ) -> StepGraph:
     """The step of a graph whose output `loss` is one number.
 
@@ -52,38 +59,40 @@ def step_graph(
     others are frozen and stay parameters. Of the groups that fit a weight the last one counts.
     """
     with collector_paused():
-        return _step_graph(graph, optimizer, wrt, loss, ways or Ways())
+        return _step_graph(graph, optimizer, wrt, loss, options or StepOptions())
 
 
-def _step_graph(graph: Graph, optimizer: Optimizer, wrt: str | Sequence[str], loss: str, ways: Ways) -> StepGraph:
-    normed = with_batch_statistics(graph, ways.momentum)
+def _step_graph(
+    graph: Graph, optimizer: Optimizer, wrt: str | Sequence[str], loss: str, options: StepOptions
+) -> StepGraph:
+    normed = with_batch_statistics(graph, options.batch_norm_momentum)
     model = keyed(normed.graph)
     statistics = tuple(normed.statistics)
     outputs = {**model.outputs, **{NEW + n: v for n, v in normed.statistics.items()}}
     model = weights_as_inputs(replace(model, outputs=outputs), statistics)
-    model = model if ways.precision is None else with_products_in(model, ways.precision)
-    both = _differentiated(model, wrt, loss, scaled=ways.scaled, unreached=ways.unreached)
+    model = model if options.precision is None else with_products_in(model, options.precision)
+    both = _differentiated(model, wrt, loss, scaled=options.scaled, unreached=options.unreached)
     names = tuple(n.removeprefix(PREFIX) for n in both.outputs if n.startswith(PREFIX) and n not in graph.outputs)
     strange = [n for n in names if n not in {str(v.attrs["name"]) for v in both.signature}]
     if strange:
         raise OptionError(f"{', '.join(strange)} is an input and no parameter", hint="train parameters; leave it out")
-    _check_groups(ways.groups, names)
+    _check_groups(options.groups, names)
     joint = weights_as_inputs(both, names)
     told = {n: v for n, v in joint.outputs.items() if n in graph.outputs}
     found = {n: joint.outputs[PREFIX + n] for n in names}
     weights = {str(v.attrs["name"]): v for v in joint.inputs if v.attrs["name"] in names}
     moved = {n: joint.outputs[NEW + n] for n in statistics}
-    if ways.accumulate == 1:
-        update = Update(optimizer, ways, told[loss])
+    if options.accumulate == 1:
+        update = Update(optimizer, options, told[loss])
         made = update.graph(joint, told, weights, found, moved)
         return StepGraph(made, None, joint, names, update.state, {}, statistics)
     sums = {n: leaf.input(SUM + n, w.tensor) for n, w in weights.items()}
     added = {NEW + SUM + n: sums[n] + found[n] for n in names}
-    guard = finite(told[loss]) if ways.guarded else None
+    guard = finite(told[loss]) if options.guarded else None
     statistics_after = kept(moved, {str(v.attrs["name"]): v for v in joint.inputs}, guard)
     summing = replace(joint, inputs=(*joint.inputs, *sums.values()), outputs=told | added | statistics_after)
     summing = summing.donate({NEW + n: n for n in (*(SUM + n for n in names), *statistics)})
-    update = Update(optimizer, ways, None)
+    update = Update(optimizer, options, None)
     bare = Graph.of({}, name=f"{graph.name}.update", inputs=(*weights.values(), *sums.values()))
     made = update.graph(bare, {}, weights, sums, {})
     sum_types = {SUM + n: w.tensor for n, w in weights.items()}
@@ -119,5 +128,6 @@ def _check_groups(groups: Sequence[Group], names: Sequence[str]) -> None:
 
 
 __all__ = [
-    "NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "StepGraph", "Ways", "finite", "step_graph", "weights_as_inputs",
+    "NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "StepGraph", "StepOptions", "finite", "step_graph",
+    "weights_as_inputs",
 ]  # fmt: skip

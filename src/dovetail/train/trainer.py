@@ -1,4 +1,4 @@
-"""`dovetail.Trainer`: a compiled step, the arrays that it updates in place, checkpoints, and a loop over batches."""
+"""`dovetail.train.Trainer`: a compiled step, the arrays that it updates, checkpoints, and a loop over batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
+from dovetail.renamed import old_options
 from dovetail.runtime.compile import compile
+from dovetail.runtime.options import RequestOptions
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import check_options
 from dovetail.runtime.source import is_torch
 from dovetail.targets import target_named
-from dovetail.targets.runtime.arrays.page_advice import trim, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
@@ -34,7 +36,7 @@ from dovetail.train.optimizers import Optimizer
 from dovetail.train.scaling import LossScale
 from dovetail.train.schedules import Schedule, constant
 from dovetail.train.state import State, ran
-from dovetail.train.step import NORM, RATE, SCALE, Group, Ways, step_graph, weights_as_inputs
+from dovetail.train.step import NORM, RATE, SCALE, Group, StepOptions, step_graph, weights_as_inputs
 
 LOSS, WANTED = "loss", "labels"
 _COUNTS, _SCALES = "train.step", "train.scale"
@@ -68,10 +70,12 @@ class Trainer:
     parameters without `requires_grad`, stay as they are unless `wrt` names them; `summary` tells what is trained.
     `loss` is a name of `LOSSES`, one of them with options (`functools.partial(cross_entropy, smoothing=0.1)`), or a
     function of the graph's first output and of an input `labels` of its type; a graph with an output `loss` needs none.
+    Batch norms move their stored statistics by `batch_norm_momentum` a step. `options` are those of `compile`.
     Weights come from `params` or from the graph, or are drawn from `seed`. Two trainers that are given the same batches
     have the same weights to the last bit, also if one was saved and loaded in between.
     """
 
+    @old_options(momentum="batch_norm_momentum")
     def __init__(
         self,
         graph: Any,
@@ -89,11 +93,11 @@ class Trainer:
         clip_value: float | None = None,
         accumulate: int = 1,
         precision: Precision | None = None,
-        momentum: float = 0.1,
+        batch_norm_momentum: float = 0.1,
         seed: int = 0,
         writes: bool = True,
         unreached: Unreached = "error",
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> None:
         check_options(Trainer.__init__, options)
         chosen = optimizer_of(optimizer)
@@ -110,19 +114,19 @@ class Trainer:
         """Whether this process writes checkpoints; of several that train together one does."""
         self._updates: int = 0
         self.scale: LossScale | None = LossScale() if precision == "f16" else None
-        ways = Ways(
+        step_options = StepOptions(
             groups,
             clip_norm,
             clip_value,
             accumulate,
             None if precision is None else _PRECISIONS[precision],
             scaled=self.scale is not None,
-            momentum=momentum,
+            batch_norm_momentum=batch_norm_momentum,
             unreached=unreached,
             # On a mesh the gradient of a table is summed over devices, which takes the table.
             by_rows=target_named(options.get("target", "cpu")).name == "cpu",
         )
-        made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, ways=ways)
+        made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, options=step_options)
         self.weights, self.statistics = made.weights, made.statistics
         given = _arrays(self.graph, params or {}, seed)
         arrays = {name: np.array(given[name], order="C") for name in (*made.weights, *made.statistics)}
@@ -183,7 +187,7 @@ class Trainer:
         """
         batch = batch_of(batch, self._reads)
         number = self.steps + 1
-        rate = self.optimizer.rate * self.schedule(number)
+        rate = self.optimizer.lr * self.schedule(number)
         numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(self._updates + 1).items()} | {RATE: rate}
         if self.scale is not None:
             numbers[SCALE] = self.scale.now
@@ -193,7 +197,6 @@ class Trainer:
         if not self._has_run:
             # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
             trim()
-            unload_compiler()
             self._has_run = True
         fine = bool(np.isfinite(norm) and np.isfinite(loss))
         if self.scale is not None:
@@ -229,16 +232,20 @@ class Trainer:
     def _key(self, number: int, part: int) -> dict[str, Array]:
         return {KEY: step_key(self.seed, number, part)} if self._keyed else {}
 
+    @old_options(told="callback")
     def fit(
         self,
         batches: Iterable[Batch],
         *,
         steps: int | None = None,
-        told: Callable[[Metrics], object] | None = None,
+        callback: Callable[[Metrics], object] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         every: int = 1000,
     ) -> list[Metrics]:
-        """Steps over batches, until they end or `steps` are done; a checkpoint after `every` steps and the last."""
+        """Steps over batches, until they end or `steps` are done; a checkpoint after `every` steps and the last.
+
+        `callback` is called with what each step told.
+        """
         if every < 1:
             raise OptionError(f"a checkpoint after every {every} steps", hint="pass at least 1")
         found: list[Metrics] = []
@@ -246,8 +253,8 @@ class Trainer:
             if steps is not None and len(found) >= steps:
                 break
             found.append(self.step(batch))
-            if told is not None:
-                told(found[-1])
+            if callback is not None:
+                callback(found[-1])
             if checkpoint is not None and len(found) % every == 0:
                 self.save(checkpoint)
         if checkpoint is not None and found and len(found) % every:

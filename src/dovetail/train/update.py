@@ -21,6 +21,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
 from dovetail.passes.memory_rules import is_elementwise
+from dovetail.renamed import old_fields
 from dovetail.train.losses import total
 from dovetail.train.optimizers import Optimizer
 from dovetail.train.rows import Rows, rows_of
@@ -35,19 +36,21 @@ _NARROW = 4
 """Floats of fewer bytes are widened step by step where regions are marked, not in a region that is made here."""
 
 
+@old_fields(rate="lr_scale", decay="weight_decay")
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Weights by pattern, with a rate and a decay of their own."""
+    """Weights by pattern, with a learning rate and a weight decay of their own."""
 
     names: str
-    rate: float = 1.0
-    """The share of the optimizer's rate."""
-    decay: float | None = None
+    lr_scale: float = 1.0
+    """What the optimizer's learning rate is multiplied by."""
+    weight_decay: float | None = None
     """None for the optimizer's own."""
 
 
+@old_fields(momentum="batch_norm_momentum")
 @dataclass(frozen=True, slots=True)
-class Ways:
+class StepOptions:
     """How gradients become a step."""
 
     groups: Sequence[Group] = ()
@@ -61,7 +64,7 @@ class Ways:
     """Whether the loss is multiplied by an input before it is differentiated, and the gradients divided by it."""
     guarded: bool = True
     """Whether a step whose loss or gradients are not finite leaves all arrays as they are."""
-    momentum: float = 0.1
+    batch_norm_momentum: float = 0.1
     """How far a step moves the stored statistics of batch norms."""
     unreached: Unreached = "error"
     """What becomes of weights that the loss does not reach: an error, or gradients of zeros."""
@@ -74,8 +77,8 @@ class Ways:
                 raise OptionError(f"{name} of {most}", hint="pass a finite number above 0")
         if self.accumulate < 1:
             raise OptionError(f"a step of {self.accumulate} micro-batches", hint="pass at least 1")
-        if not 0 <= self.momentum <= 1:
-            raise OptionError(f"a momentum of statistics of {self.momentum}", hint="pass a share from 0 to 1")
+        if not 0 <= self.batch_norm_momentum <= 1:
+            raise OptionError(f"batch_norm_momentum of {self.batch_norm_momentum}", hint="pass a share from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ class _Numbers:
 class Update:
     """Makes the update of all weights; `loss` is None where gradients were summed before."""
 
-    def __init__(self, optimizer: Optimizer, ways: Ways, loss: Value | None) -> None:
-        self.optimizer, self.ways, self.loss = optimizer, ways, loss
+    def __init__(self, optimizer: Optimizer, options: StepOptions, loss: Value | None) -> None:
+        self.optimizer, self.options, self.loss = optimizer, options, loss
         self.state: dict[str, TensorType] = {}
         self._bodies: dict[Hashable, tuple[Subgraph, bool]] = {}
         """Updates by the types of weights, and whether they are one pass over memory."""
@@ -119,13 +122,13 @@ class Update:
         moved: Mapping[str, Value],
     ) -> Graph:
         """The base with all arrays after the step; `moved` are those that no gradient moves."""
-        ways = self.ways
-        scale = leaf.input(SCALE, f32[()]) if ways.scaled else None
+        options = self.options
+        scale = leaf.input(SCALE, f32[()]) if options.scaled else None
         rows = {n: r for n, g in gradients.items() if (r := self._rows(weights[n], g)) is not None}
         found = [self._unscaled(rows[n].once if n in rows else g, scale) for n, g in gradients.items()]
         norm = _norm(found)
         guard = None
-        if ways.guarded:
+        if options.guarded:
             guard = finite(norm) if self.loss is None else ops.bit_and(finite(norm), finite(self.loss))
         names = {RATE: "rate"} | {f"train.{n}": n for n in self.optimizer.numbers(1)}
         given = {n: leaf.input(name, f32[()]) for name, n in names.items()}
@@ -145,25 +148,25 @@ class Update:
 
     def _unscaled(self, g: Value, scale: Value | None) -> Value:
         """A gradient from what was found of it: the sum of those of micro-batches, of a scaled loss."""
-        g = g if self.ways.accumulate == 1 else g * (1.0 / self.ways.accumulate)
+        g = g if self.options.accumulate == 1 else g * (1.0 / self.options.accumulate)
         return g if scale is None else g / as_dtype(scale, g)
 
     def _clip(self, gradients: Sequence[Value], norm: Value) -> Value | None:
         """What gradients are multiplied by, so that their norm is at most the one that was asked for."""
-        if self.ways.clip_norm is None:
+        if self.options.clip_norm is None:
             return None
-        norm = norm if self.ways.clip_value is None else _norm([self._clipped(g) for g in gradients])
-        return ops.minimum(leaf.scalar(1.0, f32), self.ways.clip_norm / (norm + TINY))
+        norm = norm if self.options.clip_value is None else _norm([self._clipped(g) for g in gradients])
+        return ops.minimum(leaf.scalar(1.0, f32), self.options.clip_norm / (norm + TINY))
 
     def _clipped(self, g: Value) -> Value:
-        if self.ways.clip_value is None:
+        if self.options.clip_value is None:
             return g
-        most = leaf.scalar(self.ways.clip_value, g.dtype)
+        most = leaf.scalar(self.options.clip_value, g.dtype)
         return ops.minimum(ops.maximum(g, -most), most)
 
     def _rows(self, w: Value, g: Value) -> Rows | None:
         """The rows of a gradient, where the update of an element reads no others."""
-        rows = rows_of(g) if self.ways.by_rows else None
+        rows = rows_of(g) if self.options.by_rows else None
         if rows is None:
             return None
         shape = tuple(int(str(size)) for size in w.shape)
@@ -182,7 +185,7 @@ class Update:
         self, name: str, w: Value, g: Value | Rows, inputs: dict[str, Value], numbers: _Numbers
     ) -> dict[str, Value]:
         """A weight and its state after the step; the inputs of its state are added to `inputs`."""
-        group = next((g for g in reversed(self.ways.groups) if fnmatchcase(name, g.names)), Group("*"))
+        group = next((g for g in reversed(self.options.groups) if fnmatchcase(name, g.names)), Group("*"))
         shapes = self.optimizer.state(tuple(int(str(size)) for size in w.shape))
         own = {slot: leaf.input(f"{name}.{slot}", w.dtype[shape]) for slot, shape in shapes.items()}
         inputs |= {f"{name}.{slot}": v for slot, v in own.items()}
@@ -210,8 +213,8 @@ class Update:
         self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group, has_gradient: bool
     ) -> tuple[Subgraph, bool]:
         """The update of weights of one type and group, as a sub-graph of the weight, gradient, state and numbers."""
-        decay = self.optimizer.decay if group.decay is None else group.decay
-        key = (*types, group.rate, decay, has_gradient)
+        decay = self.optimizer.weight_decay if group.weight_decay is None else group.weight_decay
+        key = (*types, group.lr_scale, decay, has_gradient)
         if key not in self._bodies:
             w, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
             g = others.pop(0) if has_gradient else leaf.scalar(0.0, w.dtype)
@@ -219,7 +222,7 @@ class Update:
             now = numbers.of(others[len(slots) :])
             g = self._clipped(self._unscaled(g, now.scale))
             g = g if now.clip is None else g * as_dtype(now.clip, g)
-            rate = now.given["rate"] if group.rate == 1 else now.given["rate"] * group.rate
+            rate = now.given["rate"] if group.lr_scale == 1 else now.given["rate"] * group.lr_scale
             given = {**now.given, "rate": rate, "decay": leaf.scalar(decay, f32)}
             updated = self.optimizer.update(w, g, own, {n: as_dtype(v, w) for n, v in given.items()})
             after = {"": updated.weight, **{slot: updated.state[slot] for slot in slots}}
@@ -270,4 +273,4 @@ def _as_f32(x: Value) -> Value:
     return x if x.dtype is f32 else ops.cast(x, dtype=f32)
 
 
-__all__ = ["NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "Update", "Ways", "as_dtype", "finite", "kept"]
+__all__ = ["NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "StepOptions", "Update", "as_dtype", "finite", "kept"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.egraph.egglog.text import program_text
 from dovetail.egraph.egglog.words import text
 from dovetail.ir.leaf import input, param

@@ -14,15 +14,10 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
 
-from dovetail import (  # noqa: E402  # JAX may not be there
-    Program,
-    compile,
-    explain_placement,
-    load,
-    save,
-)
+from dovetail import Program, compile, load, save  # noqa: E402  # JAX may not be there
 from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError  # noqa: E402
 from dovetail.frontends.jax.calling import placement_in  # noqa: E402
+from dovetail.mesh import explain_placement  # noqa: E402
 from tests.frontends.jax.functions import CASES, drawn  # noqa: E402
 from tests.frontends.jax.judge import verdict  # noqa: E402
 

@@ -56,6 +56,7 @@ def fusions() -> dict[str, str]:
     return {part.partition(":")[0] + ".onnx": part for part in text.rstrip("\n").split("\n\n")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_one_compile_is_right_at_every_stored_size(file: str) -> None:
     program = dovetail.compile(FOLDER / file)
@@ -77,5 +78,5 @@ def test_every_stored_file_is_in_the_index() -> None:
 
 def test_the_fusions_of_every_file_are_listed(golden: Golden) -> None:
     """The test above compares what is listed with its compile; only `make golden` compiles here."""
-    found = fusions() if not golden.rewrite else {f: summary(f, dovetail.scan(FOLDER / f)) for f in FILES}
+    found = fusions() if not golden.rewrite else {f: summary(f, dovetail.explain(FOLDER / f)) for f in FILES}
     golden.file(FUSIONS, "\n\n".join(found[file] for file in FILES) + "\n")

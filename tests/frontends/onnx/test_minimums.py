@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import SizeError, f32
+from dovetail.dtypes import f32
+from dovetail.errors import SizeError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import model, node
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import dovetail
-from dovetail import LoadError, bool_, f32, i64
 from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.dtypes import bool_, f32, i64
+from dovetail.errors import LoadError
 from dovetail.frontends.onnx import import_model
 from dovetail.frontends.onnx.file.order import in_order
 from tests.frontends.onnx.build import assert_like_onnxruntime, body, model, node
@@ -52,6 +53,7 @@ def test_a_sorted_model_is_not_copied_and_a_cycle_is_named() -> None:
         import_model(model(["Add x b -> a", "Relu a -> b", "Neg b -> y"], {"x": f32[2]}, ["y"]))
 
 
+@pytest.mark.slow
 def test_branches_nest_30_deep() -> None:
     inner: list[onnx.NodeProto] = [node("Relu x -> o0")]
     for depth in range(1, 31):

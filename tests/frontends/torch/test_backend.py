@@ -15,7 +15,7 @@ import pytest
 
 import dovetail
 import dovetail.torch as backend_module
-from dovetail import DeviceError, DovetailError, OptionError, UnsupportedError
+from dovetail.errors import DeviceError, DovetailError, OptionError, UnsupportedError
 from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.torch import explain, reports
 from dovetail.torch.compiled import CompiledGraph, live
@@ -27,7 +27,7 @@ torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 F: Any = torch.nn.functional
 dynamo: Any = pytest.importorskip("torch._dynamo")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

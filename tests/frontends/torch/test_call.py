@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, LoadError, OptionError
+from dovetail.errors import BindError, LoadError, OptionError
 from dovetail.frontends.torch import load
 from dovetail.frontends.torch.reading.limits import limits_of
 from dovetail.runtime.module import ModuleProgram
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Tensor = Any
 
 

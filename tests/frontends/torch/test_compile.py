@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import pytest
 
 import dovetail
-from dovetail import BindError, LoadError, OptionError, UnsupportedError
+from dovetail.errors import BindError, LoadError, OptionError, UnsupportedError
 from dovetail.runtime.module import ModuleProgram
 from tests.targets.runtime.test_prepared_call import numbers
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 F: Any = torch.nn.functional
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Tensor = Any
 
 
@@ -89,7 +89,7 @@ def test_buffers_that_a_module_changes_are_changed_in_place() -> None:
 
 
 def test_an_output_may_be_a_view_of_what_was_donated() -> None:
-    x = dovetail.input("x", dovetail.f32[4, 3])
+    x = dovetail.input("x", dovetail.dtypes.f32[4, 3])
     made = dovetail.ops.exp(x)
     graph = dovetail.Graph.of({"new": made, "seen": made, "row": made[0:1]}, inputs=[x]).donate({"new": "x"})
     array = numbers(4, 3)
@@ -181,7 +181,7 @@ def test_bad_input_is_refused_in_words() -> None:
     with pytest.raises(LoadError, match=r"torch\.export refuses the module"):
         compiled(Branches(), torch.ones(2))
     with pytest.raises(OptionError, match="without a torch module"):
-        dovetail.compile(dovetail.Graph.of(dovetail.input("x", dovetail.f32[2]) * 2.0), args=(1,))  # pyright: ignore
+        dovetail.compile(dovetail.Graph.of(dovetail.input("x", dovetail.dtypes.f32[2]) * 2.0), args=(1,))  # pyright: ignore
     program = compiled(nn.Linear(3, 2), torch.ones(1, 3))
     with pytest.raises(BindError):
         program(torch.ones(1, 3, dtype=torch.float64))
@@ -277,10 +277,10 @@ def test_weights_of_a_module_are_quantised() -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).eval()
     x = torch.randn(3, 96)
-    compiled = dovetail.compile(module, args=(x,), quantise="int8", cache="off")
+    compiled = dovetail.compile(module, args=(x,), quantize="int8", cache="off")
     wanted = module(x).detach()
     assert 0 < float((compiled(x) - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
-    told = compiled.program.quantised
+    told = compiled.program.quantized
     assert told is not None and {layer.name: layer.kept for layer in told.layers} == {"0.weight": "", "2.weight": ""}
-    with pytest.raises(dovetail.BindError, match="quantised"):
+    with pytest.raises(dovetail.errors.BindError, match="quantised"):
         compiled.refresh()

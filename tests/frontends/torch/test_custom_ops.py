@@ -13,7 +13,8 @@ import pytest
 
 import dovetail
 import dovetail.torch
-from dovetail import OptionError, UnsupportedError, Value, fused_op, ops
+from dovetail import Value, fused_op, ops
+from dovetail.errors import OptionError, UnsupportedError
 from dovetail.frontends.torch.load import import_module
 from dovetail.torch import reports
 
@@ -77,7 +78,7 @@ def test_gradient_of_a_body(operator: Any) -> None:
     torch.manual_seed(0)
     module, x = Loss().eval(), X
     graph = import_module(module, (x,), custom_ops={"dovetail_tests::unit_rows": unit_rows}).graph
-    found = dovetail.compile(dovetail.value_and_grad(graph, "w"), ops=[unit_rows]).run({"x": x.numpy()})
+    found = dovetail.compile(dovetail.graphs.value_and_grad(graph, "w"), ops=[unit_rows]).run({"x": x.numpy()})
     rows_by_torch(x, module.w, 0.5).sum().backward()
     assert np.allclose(found["d.w"], module.w.grad.numpy(), atol=1e-5)
 

@@ -67,7 +67,7 @@ def test_gradient(body: Callable[[Any, Any], Any]) -> None:
 
     module, x = Module().eval(), torch.linspace(-2, 3, 32).reshape(4, 8)
     graph = import_module(module, (x,)).graph
-    program = dovetail.compile(dovetail.value_and_grad(graph, "w"))
+    program = dovetail.compile(dovetail.graphs.value_and_grad(graph, "w"))
     assert "stop_gradient" not in [step.value.op.name for step in program.plan.steps]
     found = program.run({"x": x.numpy()})
     module(x).backward()

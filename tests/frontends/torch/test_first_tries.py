@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import BindError, LoadError, OptionError
+from dovetail.errors import BindError, LoadError, OptionError
 from dovetail.frontends.torch.reading.capture import _hint  # pyright: ignore[reportPrivateUsage]
 from dovetail.torch import explain
 from dovetail.torch.options import options_of
@@ -80,11 +80,11 @@ def test_weights_that_change_in_place_are_read_again() -> None:
             program(x)
             change()
             torch.testing.assert_close(program(x), module(x))
-    narrow = dovetail.compile(copy.deepcopy(module), args=(x,), quantise="int8")
+    narrow = dovetail.compile(copy.deepcopy(module), args=(x,), quantize="int8")
     with torch.no_grad():
         narrow(x)
         next(iter(narrow._imported.held.values())).mul_(2)  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(BindError, match="quantised"):
+        with pytest.raises(BindError, match=r"quanti[sz]ed"):
             narrow(x)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import BindError, OptionError, Trainer, load
-from dovetail.train import SGD, AdamW
+from dovetail import load
+from dovetail.errors import BindError, OptionError
+from dovetail.train import SGD, AdamW, Trainer
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn

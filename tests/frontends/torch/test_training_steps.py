@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import UnsupportedError
+from dovetail.errors import UnsupportedError
 from dovetail.torch import reports
 from tests.torch_networks.judge import assert_as_near_as_eager, wide
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import bf16, f16, f32, f64, i8, i32, i64, library, ops, u8
+from dovetail import library, ops
+from dovetail.dtypes import bf16, f16, f32, f64, i8, i32, i64, u8
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import input
 from tests.kernels.native import compiled, near, numbers, same_bits

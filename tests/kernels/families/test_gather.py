@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import BindError, Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import ALL, INTEGERS, DType, i32, i64, u64
 from dovetail.ir.leaf import input

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, f16, f32, f64, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f16, f32, f64
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
@@ -39,6 +40,7 @@ def test_every_mode(mode: Any, padding: Any, align_corners: bool, image: tuple[i
     check(Graph.of(sampled), fed, kernel="grid_sample")
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(MODES),
     st.sampled_from(PADDINGS),

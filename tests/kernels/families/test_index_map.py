@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import floordiv, symbol
 from dovetail.ir.dtype import DType, f16, f64, i32
 from dovetail.ir.inline import outline
@@ -62,6 +63,7 @@ def moved(draw: st.DrawFn, value: Value) -> Value:
     return value
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_views(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=2, max_size=3)))

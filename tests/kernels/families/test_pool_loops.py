@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import bf16, f16, f32, f64, i8, i32, ops, u8
+from dovetail import ops
+from dovetail.dtypes import bf16, f16, f32, f64, i8, i32, u8
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import input
 from tests.kernels.native import bits, compiled, near, numbers, same_bits

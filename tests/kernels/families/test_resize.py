@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import i32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import DType, Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import DType, f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, f16, f64
 from dovetail.ir.leaf import input

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import BindError, f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError
 from dovetail.ir.dtype import ALL, FLOATS, INTEGERS, DType, i32, i64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
@@ -20,6 +22,7 @@ def drawn(size: int, *shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(-size, size, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_every_dtype(dtype: DType) -> None:
     x, i, u = input("x", dtype[9, 5]), input("i", i64[4, 5]), input("u", dtype[4, 5])
@@ -65,6 +68,7 @@ def test_rows_of_indices(depth: int, way: Combine) -> None:
     near(compiled(ops.scatter_nd(x, i, u, reduction=way)), feeds)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_known_later() -> None:
     x, i, u = input("x", f32["n", "m"]), input("i", i64["k", "m"]), input("u", f32["k", "m"])
     rows = ops.unsqueeze(ops.slice_(i, axis=-1, start=0, stop=1), axes=(-1,))

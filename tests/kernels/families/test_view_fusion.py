@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import FLOATS, DType, i64
 from dovetail.ir.inline import outline

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.cli.model import graph_of
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Builder
 from dovetail.ir.origin import scope
 from dovetail.report.html.page import page_source

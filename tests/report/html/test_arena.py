@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.report.html.arena import arena_picture
 from dovetail.runtime.compile import compilation, make_request

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
 from dovetail.declare.machine import Machine
+from dovetail.dtypes import f32
 from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.spec import TensorLocations

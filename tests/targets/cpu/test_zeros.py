@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, Value, f32, f64, ops
+from dovetail import Builder, Value, ops
+from dovetail.dtypes import f32, f64
 from dovetail.ir.dtype import DType
 
 Array = NDArray[Any]
@@ -58,6 +59,7 @@ def both(graph: dovetail.Graph, strict: bool, **feeds: Array) -> tuple[Array, Ar
     return cpu, reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_number(name: str, dtype: DType) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail import Graph, bf16
+from dovetail import Graph
+from dovetail.dtypes import bf16
 from dovetail.models import random_weights
 from dovetail.targets.cuda.driver.driver import Driver, driver
 from dovetail.targets.cuda.runs.run import steps_of

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import Graph, f16, f32, library
+from dovetail import Graph, library
+from dovetail.dtypes import f16, f32
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice

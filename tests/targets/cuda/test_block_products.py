@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, LanguageModel, library, ops
+from dovetail import library, ops
+from dovetail.errors import BindError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
+from dovetail.language import LanguageModel
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots
 from dovetail.library.block_formats import FORMATS
@@ -118,7 +120,7 @@ def test_a_refused_index_is_told_although_weights_were_never_spelled_out() -> No
     rows = ops.gather(builder.param("table", f32[4, 32]), builder.input("at", i64[1]), axis=0)
     builder.output("y", rows @ block_weights(builder, "w", "q8_0", blocks))
     table = np.ones((4, 32), np.float32)
-    with pytest.raises(dovetail.DovetailError, match="9") as raised:
+    with pytest.raises(dovetail.errors.DovetailError, match="9") as raised:
         _run(builder, {"table": table, "w": blocks}, at=np.array([9]))
     assert not isinstance(raised.value, BindError) or "overwritten" not in str(raised.value)
 

@@ -36,7 +36,7 @@ def _in_blocks(kind: str) -> Graph:
     return cached_decoder(IN_BLOCKS, {name: kind if len(size) == 2 else "f32" for name, size in sizes.items()})
 
 
-def _attention(queries: int | str, keys: int | str, width: int, dtype: dovetail.DType, heads: int = 16) -> Graph:
+def _attention(queries: int | str, keys: int | str, width: int, dtype: dovetail.dtypes.DType, heads: int = 16) -> Graph:
     q = input("q", dtype[1, heads, queries, width])
     k, v = (input(n, dtype[1, heads // 2, keys, width]) for n in "kv")
     keep = input("keep", bool_[queries, keys])

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail import Graph, f16, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm.tile import H200, pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, Builder, Graph, bf16, f32, library, ops
+from dovetail import Builder, Graph, library, ops
+from dovetail.dtypes import bf16, f32
+from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.program import Program
@@ -93,6 +95,7 @@ def test_nothing_is_copied_between_programs() -> None:
     assert device.log.count("launch map") == 3
 
 
+@pytest.mark.slow
 def test_memory_is_freed_with_arrays_and_programs() -> None:
     device = SimulatedDriver()
     program = compiled(activated(), device)
@@ -122,6 +125,7 @@ def training() -> Graph:
     return b.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["device", "host"])
 def test_donated_arrays_are_updated_where_they_are(device: Driver, outputs: Any) -> None:
     program = compiled(training(), device)
@@ -142,6 +146,7 @@ def test_donated_arrays_are_updated_where_they_are(device: Driver, outputs: Any)
         assert not np.allclose(state[name], was[name]), "the arrays that were copied stay as they are"
 
 
+@pytest.mark.slow
 def test_donated_arrays_of_the_host_are_overwritten(device: Driver) -> None:
     program = compiled(training(), device)
     state = {"w": numbers(5, 8), "m": numbers(5, 8)}
@@ -167,6 +172,7 @@ def test_what_is_not_computed_in_place_is_copied(device: Driver) -> None:
     np.testing.assert_array_equal(there["y"].numpy(), state["x"] + np.float32(1))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_one_typed_error(device: Driver) -> None:
     program = compiled(training(), device)
     there = program.to_device({"w": numbers(5, 8), "m": numbers(5, 8), "g": numbers(5, 8)})
@@ -240,7 +246,7 @@ def test_runs_that_come_again_are_one_graph(device: Driver) -> None:
 
 
 def looked_up() -> Graph:
-    table, at = dovetail.input("table", f32[7, 40]), dovetail.input("at", dovetail.i64["n"])
+    table, at = dovetail.input("table", f32[7, 40]), dovetail.input("at", dovetail.dtypes.i64["n"])
     return Graph.of({"y": ops.tanh(ops.gather(table, at, axis=-2))})
 
 
@@ -270,7 +276,7 @@ def test_an_index_out_of_range_is_an_error(device: Driver) -> None:
     program = compiled(looked_up(), device)
     table = numbers(7, 40)
     for _ in range(4):
-        with pytest.raises(dovetail.DovetailError, match="9"):
+        with pytest.raises(dovetail.errors.DovetailError, match="9"):
             program.run({"table": table, "at": np.array([1, 9])})
     good = program.run({"table": table, "at": np.array([1, 2])})
     np.testing.assert_allclose(good["y"], np.tanh(table[[1, 2]]), rtol=1e-5)
@@ -278,6 +284,6 @@ def test_an_index_out_of_range_is_an_error(device: Driver) -> None:
     for _ in range(3):
         program.run(there, outputs="device")
     bad = program.to_device({"table": table, "at": np.array([1, 9])})
-    with pytest.raises(dovetail.DovetailError, match=r"out of range|9"):
+    with pytest.raises(dovetail.errors.DovetailError, match=r"out of range|9"):
         for _ in range(4):
             program.run(bad, outputs="device")["y"].numpy()

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, Builder, Graph, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
@@ -105,7 +107,7 @@ def test_arrays_that_were_checked_are_launched_at_once(wrap: Callable[[Tensor], 
         np.testing.assert_allclose(found.numpy(), np.tanh(x) + y, rtol=1e-5, atol=1e-6)
     streams = [stream for tensor in tensors for stream in tensor.streams]
     assert streams == ([1] * 6 if wrap is itself else []), "each run tells the producer the stream that reads it"
-    for name, value in {"index": 1, "dtype": dovetail.f16, "shape": (24, 3), "address": 1 << 50}.items():
+    for name, value in {"index": 1, "dtype": dovetail.dtypes.f16, "shape": (24, 3), "address": 1 << 50}.items():
         wrong = Tensor(device, numbers(3, 24))
         setattr(wrong, name, value)
         if wrap is itself or name in ("shape", "address"):
@@ -152,7 +154,7 @@ def test_what_is_wrong_with_them_is_a_typed_error() -> None:
         (with_(address=good.address + 16), "takes 288 bytes from .* on, and 272 are allocated there"),
         (with_(shape=(4, 24)), "takes 384 bytes from .* on, and 288 are allocated there"),
         (with_(shape=(24, 3)), "x"),
-        (with_(dtype=dovetail.f16), "dtype float16"),
+        (with_(dtype=dovetail.dtypes.f16), "dtype float16"),
         (Interface(with_(), strides=(4, 12)), "not dense"),
         (Interface(with_(), strides=(98, 6)), "not dense"),
         (Interface(with_(), typestr="<V3"), "a dtype that we do not have"),
@@ -260,6 +262,7 @@ def test_more_bytes_at_an_address_are_checked_again() -> None:
         program.run({"x": x, "y": y}, outputs="device")  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_tensors_are_released_with_their_last_reader() -> None:
     import gc
     import weakref

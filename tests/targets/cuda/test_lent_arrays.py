@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, Graph, bf16, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import bf16, f32
+from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver.driver import driver

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, bf16, f16, f32, f64, input, library, ops, param
+from dovetail import Graph, input, library, ops, param
+from dovetail.dtypes import bf16, f16, f32, f64
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail import Graph, bf16, f32, input, library, ops, param
+from dovetail import Graph, input, library, ops, param
+from dovetail.dtypes import bf16, f32
 from dovetail.ir.value import Value
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS

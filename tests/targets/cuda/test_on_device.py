@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, OutOfMemoryError, bf16, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import bf16, f32
+from dovetail.errors import OutOfMemoryError
 from dovetail.models import LlamaShape, llama_cached, random_weights
 from dovetail.targets.cuda.driver.driver import driver
 from tests.gguf_files import TOKENS, tokenizer_fields, written
@@ -30,7 +32,8 @@ ROOT = Path(__file__).parents[3]
 SHAPE = LlamaShape(layers=2, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
 LOST = """
 import ctypes, numpy as np, dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.targets.cuda.driver.driver import driver
 
 def compiled(target="cuda"):
@@ -44,19 +47,20 @@ lost = 0
 for _ in range(2):
     try:
         program.run({"x": array})
-    except dovetail.DeviceError as error:
+    except dovetail.errors.DeviceError as error:
         lost += error.is_lost
 array.lease.buffer._address = 0
 try:
     np.testing.assert_allclose(compiled()(x=x)["y"], np.tanh(x), rtol=1e-5)
-except dovetail.DeviceError as error:
+except dovetail.errors.DeviceError as error:
     assert error.is_lost and "start a new process" in str(error), error
 np.testing.assert_allclose(compiled("cpu")(x=x)["y"], np.tanh(x), rtol=1e-5)
 print("went on", lost)
 """
 SHARED = """
 import numpy as np, dovetail
-from dovetail import Graph, bf16, library
+from dovetail import Graph, library
+from dovetail.dtypes import bf16
 a, b = dovetail.input("a", bf16[512, 512]), dovetail.input("b", bf16[512, 512])
 program = dovetail.compile(Graph.of({"y": library.softmax(a @ b)}), target="cuda")
 rng = np.random.default_rng(0)
@@ -73,7 +77,8 @@ print("same")
 WAITING = """
 import sys, time, numpy as np, dovetail
 from dataclasses import replace
-from dovetail import Graph, bf16, library
+from dovetail import Graph, library
+from dovetail.dtypes import bf16
 from dovetail.codegen.llvm.nvptx import words
 from dovetail.models import random_weights
 from dovetail.targets.cuda.driver.driver import driver
@@ -90,7 +95,7 @@ program = dovetail.compile(graph, target="cuda", cache="off").bind(random_weight
 there, begun = program.to_device({"x": np.ones((1, 128), bf16.numpy)}), time.monotonic()
 try:
     program.run(there, outputs="device")["y"].numpy()
-except dovetail.DeviceError as error:
+except dovetail.errors.DeviceError as error:
     print("after", round(time.monotonic() - begun, 2), "s:", error)
 """
 
@@ -192,10 +197,11 @@ def test_language_models_write_what_they_write_on_a_cpu(kind: str, tmp_path: Pat
     fields, tensors = decoder_file("llama", kind, vocabulary=len(TOKENS), layers=2)
     path = tmp_path / "m.gguf"
     path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
-    on_cpu, on_card = (dovetail.LanguageModel(path, target=target) for target in ("cpu", "cuda"))
+    on_cpu, on_card = (dovetail.language.LanguageModel(path, target=target) for target in ("cpu", "cuda"))
     greedy = [list(model.tokens([3, 14, 15], most=24)) for model in (on_cpu, on_card)]
     drawn = [
-        list(model.tokens([3, 14], most=8, sampling=dovetail.Sampling(1.0, seed=5))) for model in (on_cpu, on_card)
+        list(model.tokens([3, 14], most=8, sampling=dovetail.language.Sampling(1.0, seed=5)))
+        for model in (on_cpu, on_card)
     ]
     likely = [model.log_likelihoods([3, 14, 15, 9, 2, 6]) for model in (on_cpu, on_card)]
     np.testing.assert_allclose(*likely, rtol=1e-3, atol=1e-3)

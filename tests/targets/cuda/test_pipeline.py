@@ -160,6 +160,10 @@ def _known(count: int, *, known: bool) -> Size:
     return count if known else COUNT
 
 
+def _nothing(step: Expr, stage: Expr) -> tuple[Statement, ...]:
+    return ()
+
+
 GROUPS: dict[str, Groups] = {
     "between": Groups(),
     "before": Groups(refill="before"),
@@ -243,12 +247,11 @@ def test_operands_that_pass_through_registers(by: Copies, stages: int, known: bo
         return [Store(*_stage_at("z_tile", stage, _own(THREAD, e)), Name(f"z{e}", i32)) for e in range(4)]
 
     def used(step: Expr, stage: Expr) -> list[Statement]:
-        copied = _used("x")(step, stage) if isinstance(by, Groups) else []
-        return [*copied, *_used("z")(step, stage)]
+        return [*(_used("x")(step, stage) if isinstance(by, Groups) else ()), *_used("z")(step, stage)]
 
     for count in STEPS:
         steps = _known(count, known=known)
-        fill = _copied("x", steps) if isinstance(by, Groups) else lambda step, stage: ()
+        fill = _copied("x", steps) if isinstance(by, Groups) else _nothing
         made = pipeline(stages, steps, fill, used, by, held=Held(loads, stores))
         found = _ran(_kernel(made.all(), ["x", "z"], stages), {"x": x, "z": z}, count)
         assert (found == _totals(*([x, z] if isinstance(by, Groups) else [z]), count=count)).all()
@@ -349,7 +352,7 @@ def test_boxes_with_a_stage_for_each_step(stages: int) -> None:
 
 def test_work_between_the_first_steps() -> None:
     """Such as results of the tile before."""
-    made = pipeline(3, 5, lambda step, stage: (), _used("x"), Boxes(2))
+    made = pipeline(3, 5, _nothing, _used("x"), Boxes(2))
     for works in range(1, 6):
         body = made.overlapped([[Set(f"work{n}", ZERO)] for n in range(works)])
         sets = [s.name for s in everything(body) if isinstance(s, Set) and s.name[:4] in ("work", "tota")]

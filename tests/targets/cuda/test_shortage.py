@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import DeviceError, Graph, OutOfMemoryError, f32, library
+from dovetail import Graph, library
+from dovetail.dtypes import f32
+from dovetail.errors import DeviceError, OutOfMemoryError
 from dovetail.targets.cuda.driver.memory import CudaBuffer
 from dovetail.targets.cuda.driver.streams import Event, OwnStream
 from tests.targets.cuda.fake_driver import FakeLibrary

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import DeviceError, Graph, library
+from dovetail import Graph, library
+from dovetail.errors import DeviceError
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm.tile import H200

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, f32, ops
+from dovetail import Builder, ops
+from dovetail.dtypes import f32
 from dovetail.targets.runtime import selection
 
 

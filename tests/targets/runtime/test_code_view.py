@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail import Builder, f32, ops
+import pytest
+
+from dovetail import Builder, ops
+from dovetail.dtypes import f32
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.code_view import ASM, CODE, LLVM
@@ -10,6 +13,7 @@ from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.runtime.building.build import build
 
 
+@pytest.mark.slow
 def test_a_listing_is_what_was_compiled() -> None:
     b = Builder("small")
     x, w = b.input("x", f32[8, 16]), b.input("w", f32[16, 32])

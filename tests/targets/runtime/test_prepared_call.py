@@ -10,7 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import BindError, DovetailError, Graph, Value, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
+from dovetail.errors import BindError, DovetailError
 from dovetail.ir import leaf
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation, make_request

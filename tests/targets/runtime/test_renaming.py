@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Graph, evaluate, f32, library
+from dovetail import Graph, evaluate, library
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import Host, host

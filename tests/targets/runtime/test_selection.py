@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.declare.machine import NOISE, Cost, Machine, preferred
+from dovetail.dtypes import f32
 from dovetail.errors import SizeLimitError
 from dovetail.ir.leaf import input
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem

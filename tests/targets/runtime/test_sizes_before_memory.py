@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, f32
+from dovetail.dtypes import f32
+from dovetail.errors import BindError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import model, node
 

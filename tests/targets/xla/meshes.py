@@ -13,8 +13,9 @@ from functools import cache
 
 import numpy as np
 
-from dovetail import Graph, evaluate, explain_placement
+from dovetail import Graph, evaluate
 from dovetail.ir.literal import Array
+from dovetail.mesh import explain_placement
 from dovetail.models.bert import BertShape, bert
 from dovetail.models.llama import LlamaShape, llama, llama_step
 from dovetail.models.resnet import ResnetShape, resnet

@@ -106,7 +106,7 @@ def _words(value: Value, mesh: Mapping[str, int]) -> SearchStrategy[str]:
 
 def check(case: Placed) -> Counter[str]:
     """Run it on the mesh and on one device; explain it. Gives what was counted."""
-    from dovetail import explain_placement
+    from dovetail.mesh import explain_placement
     from dovetail.targets.xla.explain.compiled import read_text
 
     target = xla.target(mesh=case.mesh, place=case.place)

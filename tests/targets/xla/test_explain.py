@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Builder, Graph, Trainer, choose_placement, compile, explain_placement, ops, save
+from dovetail import Builder, Graph, compile, ops, save
 from dovetail.cli.main import main
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32, i64
+from dovetail.mesh import choose_placement, explain_placement
 from dovetail.models.llama import LlamaShape, llama
 from dovetail.ops import tracing
 from dovetail.report.lock import read_lock
@@ -24,7 +25,7 @@ from dovetail.targets.xla.explain.auto import Chosen, PricedPlacement
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
 from dovetail.testing import assert_placed
-from dovetail.train import SGD
+from dovetail.train import SGD, Trainer
 from tests.targets.xla.meshes import totals_of
 
 pytest.importorskip("jax")

@@ -16,7 +16,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from dovetail import Builder, compile, f32, ops
+from dovetail import Builder, compile, ops
+from dovetail.dtypes import f32
 from dovetail.targets import xla
 from dovetail.targets.xla.hosts import join
 

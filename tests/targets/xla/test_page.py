@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import explain_placement, write_report
 from dovetail.cli.main import main
+from dovetail.mesh import explain_placement
 from dovetail.models.llama import LlamaShape, llama
+from dovetail.reports import write_report
 
 pytest.importorskip("jax")
 

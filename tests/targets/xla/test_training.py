@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Builder, Graph, Trainer, compile, ops
+from dovetail import Builder, Graph, compile, ops
 from dovetail.errors import BindError
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.settings import Settings
 from dovetail.targets import xla
 from dovetail.targets.runtime.building.store import store_of
-from dovetail.train import SGD
+from dovetail.train import SGD, Trainer
 
 pytest.importorskip("jax")
 
@@ -42,7 +42,7 @@ def batches(count: int) -> list[dict[str, Array]]:
 def trainer(mesh: dict[str, int] | None, **options: Any) -> Trainer:
     place = {n: " ".join(w if w in (mesh or {}) else "-" for w in words.split()) for n, words in PLACE.items()}
     target = "reference" if mesh is None else xla.target(mesh=mesh, place=place)
-    return Trainer(network(), "cross_entropy", SGD(rate=0.5, momentum=0.5), target=target, **options)
+    return Trainer(network(), "cross_entropy", SGD(lr=0.5, momentum=0.5), target=target, **options)
 
 
 def collectives(made: Trainer) -> list[str]:

@@ -139,6 +139,8 @@ def _mapped(path: Path, shown: str) -> memoryview:
             if not stat.S_ISREG(state.st_mode) or state.st_size == 0:
                 raise LoadError(f"{shown} is not a file with contents", hint="pass the path of a GGUF file")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except LoadError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a path"
         raise LoadError(f"{shown} cannot be read: {why}", hint="check the path and its permissions") from error

@@ -11,7 +11,7 @@ from dovetail.frontends.onnx.file.check import check_model
 from dovetail.frontends.onnx.file.nesting import check_nesting
 from dovetail.frontends.onnx.file.order import in_order
 from dovetail.frontends.onnx.file.proto import messages
-from dovetail.frontends.onnx.file.read import read_apart
+from dovetail.frontends.onnx.file.read import read_apart, read_bytes
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.importing.fixed import Given
 from dovetail.frontends.onnx.importing.importer import Import
@@ -54,6 +54,13 @@ def load_model(
         return load_model(path, fixed={**(fixed or {}), **more}, rules=rules, free=free | also, train=train)
 
     return replace(graph, reread=reread)
+
+
+def load_bytes(content: bytes, *, fixed: Given | None = None, train: bool = False) -> Graph:
+    """The graph of an ONNX model in memory, as the bytes of a file; for `fixed` and `train` see `load_model`."""
+    with sanitized_errors(), phase("read"):
+        model = read_bytes(content)
+    return import_model(model, fixed=fixed, train=train)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

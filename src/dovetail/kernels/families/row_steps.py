@@ -34,7 +34,7 @@ def row_steps(
         return body
     if anchor.rank > len(axes):
         return Refused("kernel_has_the_axes_of_the_result", f"{anchor.rank} axes", f"at most {len(axes)}")
-    return _Writer(of.step, anchor, of.locations, body, axes, form).made()
+    return _Writer(of.step, anchor, of.locations, body, axes, form).steps()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Writer:
         self.strides: dict[str, Size] = {}
         self.at: tuple[Expr, ...] = (Name("row"), Name("column"))
 
-    def made(self) -> RowSteps:
+    def steps(self) -> RowSteps:
         rows = Load(Tensor(ROWS, f32, (symbol(PITCH), f32.itemsize)), self.at)
         leaves: dict[Value, Expr] = {self.anchor: cast_to(rows, self.anchor.dtype)}
         overwritten = overwritten_operands(self.step, self.locations)
@@ -85,8 +85,8 @@ class _Writer:
         for i, also in enumerate(more):
             targets.append(self._point(f"d{i}", also, self.locations(also).strides, also.shape))
             self.bindings[f"d{i}"] = also
-        made = elementwise(self.body.results, leaves)
-        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, made, strict=True)])
+        exprs = elementwise(self.body.results, leaves)
+        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, exprs, strict=True)])
         body = (Loop("column", Extent(symbol(COUNT)), stores, lanes=self.form.lanes),)
         written = tuple([tensor.pointer for tensor in targets])
         pointers = (ROWS, *(name for name in self.bindings if name not in written), *written)

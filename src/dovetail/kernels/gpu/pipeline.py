@@ -119,7 +119,7 @@ class Bulk:
     """Copies of neighbouring bytes that a barrier for each stage counts."""
 
     by_one: bool = True
-    """Whether one thread starts all copies of a stage; else all threads come to a fill, which says who copies what."""
+    """Whether one thread starts all copies of a stage; else all threads come to a fill, which divides the copies among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Pipeline:
             case Groups():
                 return [*self._held_first(), *self._first_groups()]
             case Bulk():
-                return [s for n in range(self.stages) for s in self._where_it_is(n)]
+                return [s for n in range(self.stages) for s in self._first_bulk(n)]
             case Stores():
                 return self._held_first()
 
@@ -195,7 +195,7 @@ class Pipeline:
             case Groups():
                 return [self._loop(self._group_step(self.by)), AwaitCopies(0)]
             case Bulk() if isinstance(self.steps, int) and self.steps <= self.stages:
-                return [s for n in range(self.steps) for s in self._arrived(Extent(n), Extent(n), ZERO)]
+                return [s for n in range(self.steps) for s in self._bulk_used(Extent(n), Extent(n), ZERO)]
             case Bulk():
                 return [self._loop(self._bulk_step())]
             case Stores():
@@ -263,11 +263,15 @@ class Pipeline:
         how = "before" if by.refill == "between" and self._ahead == 0 else by.refill
         pending = self._ahead if how == "before" else self._ahead - 1
         known: list[Set] = []
+        if how == "after":
+            # All fills are for the same step; its name, and that of the stage, come before the first wait.
+            known = [Set(LATER.name, add(STEP, Extent(self.stages))), Set(STAGE.name, self._stage(STEP))]
+            found += known
         for number, operand in enumerate(self.operands):
             refill = self._refilled(number, known)
             wait = self._wait(by, pending, operand)
             stage = self._stage(STEP)
-            named = [] if stage == ZERO or number else [Set(STAGE.name, stage)]
+            named = [] if stage == ZERO or number or how == "after" else [Set(STAGE.name, stage)]
             use = [*named, *operand.use(STEP, ZERO if stage == ZERO else STAGE)]
             match how:
                 case "before":
@@ -310,7 +314,7 @@ class Pipeline:
 
     # Bulk copies
 
-    def _where_it_is(self, number: int) -> list[Statement]:
+    def _first_bulk(self, number: int) -> list[Statement]:
         """The first fill of a stage, if a step needs it."""
         fill = self._bulk(Extent(number), Extent(number))
         if isinstance(self.steps, int):
@@ -323,7 +327,7 @@ class Pipeline:
         expect = ExpectBytes(ARRIVED, stage, _bytes_in(copies))
         return [When(IS_FIRST, (expect, *copies))] if self.by.by_one else [When(IS_FIRST, (expect,)), *copies]
 
-    def _arrived(self, step: Expr, stage: Expr, phase: Expr, refill: Sequence[Statement] = ()) -> list[Statement]:
+    def _bulk_used(self, step: Expr, stage: Expr, phase: Expr, refill: Sequence[Statement] = ()) -> list[Statement]:
         (operand,), turns = self.operands, 1
         if isinstance(self.steps, int):
             turns = -(-self.steps // self.stages)
@@ -341,8 +345,8 @@ class Pipeline:
         stage = Set(STAGE.name, remainder(STEP, self.stages))
         if self.stages == 1:
             # The only stage is filled once all threads have read it.
-            return [stage, *self._arrived(STEP, STAGE, phase), Barrier(), *refill]
-        return [stage, *self._arrived(STEP, STAGE, phase, refill)]
+            return [stage, *self._bulk_used(STEP, STAGE, phase), Barrier(), *refill]
+        return [stage, *self._bulk_used(STEP, STAGE, phase, refill)]
 
 
 @dataclass(frozen=True, slots=True)

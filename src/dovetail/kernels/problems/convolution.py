@@ -40,7 +40,7 @@ class ConvProblem:
     """Strides and offsets of the operands and results of an epilogue on rows, by name."""
 
     def known(self, number: SizeFunction) -> ConvProblem:
-        """The same with sizes as they are in one run."""
+        """Replace symbols by the sizes of one run."""
         steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
         geometry, strides = self.geometry.known(number), tuple([(name, number(size)) for name, size in self.strides])
         images = number(self.images)
@@ -52,18 +52,18 @@ class ConvProblem:
         of each operand of an epilogue are equally far apart."""
         rows, columns = self.geometry.out
         level = self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
-        found = dict(self.strides)
-        names = [name.removesuffix("_row") for name in found if name.endswith("_row")]
-        return level and (rows == 1 or all(found[f"{n}_row"] == found[f"{n}_column"] * columns for n in names))
+        strides = dict(self.strides)
+        names = [name.removesuffix("_row") for name in strides if name.endswith("_row")]
+        return level and (rows == 1 or all(strides[f"{n}_row"] == strides[f"{n}_column"] * columns for n in names))
 
     def sizes_by_name(self, *residual: str) -> dict[str, Size]:
         """Channels, filters, groups and strides, as kernels name their arguments; strides of the residual by name."""
         image, channel = self.steps
-        found: dict[str, Size] = {
+        sizes: dict[str, Size] = {
             "channels": self.channels, "filters": self.filters, "groups": self.groups, "image_step": image,
             "group_step": channel * self.channels, "channel_step": channel,
         }  # fmt: skip
-        return found | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
+        return sizes | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
 
     @property
     def sums(self) -> int:

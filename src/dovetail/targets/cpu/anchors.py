@@ -119,10 +119,10 @@ def _is_a_convolution(value: Value) -> bool:
 
 def _convolution_steps(value: Value) -> Steps | RowSteps | Refused:
     """How the kernel of a convolution applies the steps."""
-    found = Convolution.of(value, CONVOLUTIONS)
-    if found is None:
+    convolution = Convolution.of(value, CONVOLUTIONS)
+    if convolution is None:
         return Refused("step_is_a_convolution", value.op.name)
-    return steps_of(found, _problem(value), RowForm("channel"))
+    return steps_of(convolution, _problem(value), RowForm("channel"))
 
 
 def _is_f32(value: Value) -> bool:
@@ -142,8 +142,8 @@ def _reads_pixels(value: Value) -> bool:
 
 def _is_packed(value: Value) -> bool:
     """Several results are written by kernels of packed weights only."""
-    found = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS)
-    return _has_one_result(value) or (found is not None and DENSE.is_bound(found.w))
+    convolution = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS)
+    return _has_one_result(value) or (convolution is not None and DENSE.is_bound(convolution.w))
 
 
 def _rows(value: Value) -> Offer | Refused:
@@ -180,18 +180,18 @@ def _row_steps(value: Value, anchor: Value) -> RowSteps | Refused:
 
 def _widens_keys(value: Value) -> bool:
     """Whether a kernel reads keys and values of f16 as they are: that of few queries does, which reads each once."""
-    found = find_widened(value, DENSE)
-    if found is None:
+    widened = find_widened(value, DENSE)
+    if widened is None:
         return False
-    problem = found.attention({}, DENSE)
+    problem = widened.attention({}, DENSE)
     return not isinstance(problem, Refused) and reads_halves(problem)
 
 
 def _streams_operands(value: Value) -> bool:
-    found, anchor = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS), _inside(value)
-    if found is None or not isinstance(_convolution_steps(value), RowSteps | Refused):
+    convolution, anchor = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS), _inside(value)
+    if convolution is None or not isinstance(_convolution_steps(value), RowSteps | Refused):
         return True
-    filters = found.w.shape
+    filters = convolution.w.shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
     is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
     return taps <= STREAMED_TAPS or is_depthwise or not _full_operands(value)

@@ -48,7 +48,7 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
     """XLA on a mesh of devices: `mesh={"dp": 2, "tp": 4}, place={"layers.*.wq": "- tp"}`.
 
     A preset places the tensors of dovetail's own models: data, tensor or sequence. `preset="auto"` chooses the cheapest
-    placement for each program that is compiled; `dovetail.choose_placement` gives one to keep.
+    placement for each program that is compiled; `dovetail.mesh.choose_placement` gives one to keep.
     """
     if preset == AUTO and place:
         raise OptionError(f'preset="{AUTO}" with rules', hint="it chooses all of them")

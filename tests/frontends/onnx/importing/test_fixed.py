@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, i64
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, DovetailError, LoadError, NeedsValueError, OptionError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import assert_like_onnxruntime, model, node
@@ -76,7 +76,7 @@ def test_compile_and_scan_take_it_with_a_path(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(PICK.SerializeToString())
     assert [str(v.type) for v in dovetail.compile(path, fixed={"n": 2}).graph.inputs] == ["f32[2, m]", "i64[k]"]
-    assert dovetail.scan(path, fixed={"n": 2}).graph == "model"
+    assert dovetail.explain(path, fixed={"n": 2}).graph == "model"
     graph = dovetail.load(path)
     with pytest.raises(OptionError, match="fixed with a graph"):
         dovetail.compile(graph, fixed={"n": 2})

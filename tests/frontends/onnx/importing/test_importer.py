@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dovetail
-from dovetail import UnsupportedError
-from dovetail.errors import BindError, LoadError, NeedsValueError
+from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.frontends.onnx.file.skim import HASHED
 from dovetail.frontends.onnx.importing.node import Node
@@ -154,7 +153,7 @@ def test_unknown_operators_inside_bodies_and_functions_are_listed_too() -> None:
         node("Call x -> z", domain="own"),
     ]
     function = helper.make_function("own", "Call", ["p"], ["q"], [node("Riddle p -> q")], [helper.make_opsetid("", 21)])
-    made = model(nodes, {**X, "c": dovetail.bool_[()]}, ["y"], domains={"own": 1}, functions=[function])
+    made = model(nodes, {**X, "c": dovetail.dtypes.bool_[()]}, ["y"], domains={"own": 1}, functions=[function])
     with pytest.raises(UnsupportedError, match=r"(?s)Mystery.*Riddle"):
         import_model(made)
 

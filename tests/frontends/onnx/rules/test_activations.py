@@ -98,7 +98,7 @@ def test_swish(dtype: DType, alpha: float) -> None:
 
 
 def fusions(m: onnx.ModelProto) -> set[str]:
-    return {found.rule for found in dovetail.scan(import_model(m)).fused}
+    return {found.rule for found in dovetail.explain(import_model(m)).fused}
 
 
 @pytest.mark.parametrize(

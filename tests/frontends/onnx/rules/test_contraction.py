@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, i64
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.type import TensorType
@@ -64,7 +64,7 @@ def test_gemm_with_a_row_is_linear() -> None:
     inputs = {"a": f32["m", 16]}
     weights = {"w": _random(32, 16), "c": _random(1, 32)}
     made = model([node("Gemm a w c -> h", transB=1), "Relu h -> y"], inputs, ["y"], initializers=weights)
-    assert dovetail.scan(import_model(made)).count("linear") == 1
+    assert dovetail.explain(import_model(made)).count("linear") == 1
 
 
 EQUATIONS = [

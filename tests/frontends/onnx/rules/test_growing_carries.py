@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail import UnsupportedError, bool_, f32, i64
+from dovetail.dtypes import bool_, f32, i64
+from dovetail.errors import UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.type import TensorType
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, body, model, node

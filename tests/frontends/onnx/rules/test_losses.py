@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import f32, i64
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, LoadError
 from dovetail.frontends.onnx import import_model
 from tests.covering import covering
@@ -81,6 +81,7 @@ def _step(description: str, feed: dict[str, Array], **options: Any) -> dict[str,
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 3])
 def test_adam_moves_several_tensors(step: int) -> None:
     feed: dict[str, Array] = {"r": np.array(0.1, np.float32), "t": np.array(step)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f16, f32, f64
+from dovetail.dtypes import f16, f32, f64
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
@@ -82,10 +82,10 @@ def test_rms_norm(axis: int) -> None:
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
 @pytest.mark.parametrize("type", [f32, f16], ids=str)
-def test_norms_fuse(kind: str, type: dovetail.DType) -> None:
+def test_norms_fuse(kind: str, type: dovetail.dtypes.DType) -> None:
     made = model([f"{kind} x s -> y"], {"x": type["b", "s", 64], "s": type[64]}, ["y"], opset=23)
     rule = "layer_norm" if kind.startswith("Layer") else "rms_norm"
-    assert dovetail.scan(import_model(made)).count(rule) == 1
+    assert dovetail.explain(import_model(made)).count(rule) == 1
 
 
 def _channels(c: int) -> dict[str, Array]:
@@ -106,6 +106,7 @@ def test_batch_norm_with_stored_statistics(opset: int, shape: tuple[int, ...]) -
     assert_like_onnxruntime(made, {"x": _random(*shape), **vectors}, {"x": _random(5, *shape[1:]), **vectors})
 
 
+@pytest.mark.slow
 def test_batch_norm_in_training() -> None:
     made = model(
         [node("BatchNormalization x scale bias mean variance -> y m v", training_mode=1, momentum=0.8)],
@@ -153,7 +154,7 @@ def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
         ["y"],
         initializers={"w": _random(16, 3, 3, 3), **_channels(16)},
     )
-    assert dovetail.scan(import_model(made)).count("conv_batch_norm") == 1
+    assert dovetail.explain(import_model(made)).count("conv_batch_norm") == 1
     assert_like_onnxruntime(made, {"x": _random(2, 3, 8, 8)})
 
 
@@ -166,6 +167,7 @@ def test_instance_and_group_norm(shape: tuple[int, ...]) -> None:
     assert_like_onnxruntime(made, {"x": _random(*shape), **vectors}, {"x": _random(1, 4, *shape[2:]), **vectors})
 
 
+@pytest.mark.slow
 def test_group_norm_had_one_scale_for_each_group_before_opset_21() -> None:
     inputs = {"x": f32["b", 6, "h", "w"], "s": f32[2], "t": f32[2]}
     made = model([node("GroupNormalization x s t -> y", num_groups=2)], inputs, ["y"], opset=18)
@@ -180,7 +182,7 @@ def test_group_norm_had_one_scale_for_each_group_before_opset_21() -> None:
 def test_group_norm_fuses() -> None:
     inputs = {"x": f32["b", 32, "h", "w"], "s": f32[32], "t": f32[32]}
     made = model([node("GroupNormalization x s t -> y", num_groups=8)], inputs, ["y"])
-    assert dovetail.scan(import_model(made)).count("group_norm") == 1
+    assert dovetail.explain(import_model(made)).count("group_norm") == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 40])
@@ -193,6 +195,7 @@ def test_lrn(size: int) -> None:
     np.testing.assert_allclose(got["y"], x / (1.5 + 0.1 / size * np.stack(squares, 1)) ** 0.7, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 def test_lp_normalization_of_nothing_is_nothing(p: int) -> None:
     made = model([node("LpNormalization x -> y", p=p, axis=1)], {"x": f32["b", 3, "s"]}, ["y"], opset=22)

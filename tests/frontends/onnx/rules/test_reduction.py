@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import f32, i32, i64
+from dovetail.dtypes import f32, i32, i64
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import assert_like_onnxruntime, by_dovetail, model, node

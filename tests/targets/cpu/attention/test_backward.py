@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops, value_and_grad
+from dovetail import Graph, Value, library, ops
 from dovetail.declare.backward import BackwardOp, backward_name
+from dovetail.dtypes import f32
+from dovetail.graphs import value_and_grad
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_, f16
 from dovetail.ir.leaf import input, param

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Builder, Graph, Value, f32, library, ops
+from dovetail import Builder, Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.leaf import input
 from dovetail.library.heads import split_heads

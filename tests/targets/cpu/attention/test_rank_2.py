@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, f32, library, ops
+from dovetail import Builder, library, ops
+from dovetail.dtypes import f32
 from dovetail.ops import build
 
 Array = NDArray[Any]

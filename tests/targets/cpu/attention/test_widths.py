@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, library
+from dovetail import Graph, library
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input
 from dovetail.kernels.device import CpuDevice

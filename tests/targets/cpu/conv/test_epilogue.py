@@ -7,8 +7,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-import dovetail as dt
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, compile, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -78,6 +78,7 @@ def check(graph: Graph, feeds: dict[str, Array] | None = None) -> Array:
     return native.check(graph, feeds, params=params)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_every_kernel_adds_it(kernel: str, bias: bool) -> None:
@@ -138,6 +139,7 @@ def test_bits_do_not_depend_on_threads(kernel: str) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 3])
 def test_sizes_that_come_late(window: int) -> None:
     height: Size | str = "height"
@@ -177,5 +179,5 @@ def test_a_clamp_by_a_zero_has_its_sign(kernel: str) -> None:
     for step, is_negative in ((ops.maximum, False), (ops.minimum, True)):
         graph = Graph.of(step(y, -0.0))
         params = {name: np.zeros_like(array) for name, array in params_of(graph).items()}
-        (got,) = dt.compile(graph, threads=1).bind(params).run(feeds_of(graph)).values()
+        (got,) = compile(graph, threads=1).bind(params).run(feeds_of(graph)).values()
         assert not got.any() and (np.signbit(got) == is_negative).all()

@@ -9,7 +9,8 @@ import pytest
 
 import dovetail
 import dovetail.targets.cpu.claims
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.of_a_run import multiplies_in_place
@@ -55,7 +56,7 @@ def test_a_convolution_and_its_gradients_copy_no_windows(
     x, w = dovetail.input("x", f32[16, 16, 16, 16]), dovetail.input("w", f32[16, 16, 3, 3])
     y = ops.conv(x, w, strides=stride, padding=1)
     seed = dovetail.input("s", y.tensor)
-    dx, dw = dovetail.gradient(y, [x, w], seed)
+    dx, dw = dovetail.graphs.gradient(y, [x, w], seed)
     graph = Graph.of({"y": y, "dx": dx, "dw": dw}, inputs=(x, w, seed))
     program = dovetail.compile(graph, target="cpu", threads=1, cache="off")
     assert not [step for step in program.plan.steps if step.value.op in (ops.concat, ops.matmul)]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail import Graph, Program, Value, bf16, f16, f32, i8, i32, library, ops, u8
+from dovetail import Graph, Program, Value, library, ops
+from dovetail.dtypes import bf16, f16, f32, i8, i32, u8
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import constant, input, param
 from dovetail.ir.literal import Array
@@ -149,6 +150,7 @@ def region(drawn: random.Random, y: Value) -> Value:
     return ops.cast(y if last.is_float else ops.minimum(ops.abs_(y) * 9.0, constant(100.0, f32)), dtype=last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_drawn_regions(variant: str, seed: int) -> None:
@@ -159,6 +161,7 @@ def test_drawn_regions(variant: str, seed: int) -> None:
     check(region(drawn, convolution(variant, bias=bias, residual=residual, act=act)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
@@ -169,6 +172,7 @@ def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyP
     check(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "conv1d"])
 def test_an_inner_value_that_others_read_is_written_too(variant: str) -> None:
     y = convolution(variant, act="relu")
@@ -187,6 +191,7 @@ def joined_plan(variant: str) -> Plan:
     return joined(ops.cast(ops.tanh(y * input("z", f32[y.shape])), dtype=f16)).plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ASSEMBLED)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_machines_have_code(variant: str, machine: str) -> None:

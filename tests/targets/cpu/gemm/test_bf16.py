@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, OptionError, library, ops
+from dovetail import Graph, library, ops
+from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f16, f32
@@ -124,10 +125,10 @@ def test_what_is_not_finite_stays_in_its_row(device: CpuDevice) -> None:
 
 def test_products_of_two_activations_stay_f32(device: CpuDevice) -> None:
     graph = Graph.of({"z": leaf.input("x", f32[40, 64]) @ leaf.input("y", f32[64, 40])})
-    report = dovetail.scan(graph, precision="bf16")
+    report = dovetail.explain(graph, precision="bf16")
     assert [kernel.rounding for kernel in report.kernels] == [NOTHING]
     assert f"ROUNDED   1 × {NOTHING} (matmul)" in str(report)
-    assert "ROUNDED" not in str(dovetail.scan(graph))
+    assert "ROUNDED" not in str(dovetail.explain(graph))
 
 
 def test_a_report_tells_the_error_of_the_weights(device: CpuDevice) -> None:
@@ -163,13 +164,13 @@ def test_a_report_tells_what_weights_in_blocks_are_multiplied_with(monkeypatch: 
     monkeypatch.setattr(backend, "host_device", lambda: TILES)
     graph, params, _ = blocks("q8_0", 40, 64)
     told = {
-        precision: str(dovetail.scan(replace(graph, params=params), precision=precision)) for precision in PRECISIONS
+        precision: str(dovetail.explain(replace(graph, params=params), precision=precision)) for precision in PRECISIONS
     }
     on_tiles = "from 32 rows on both factors to bf16: products are about 0.24% off float64"
     assert f"ROUNDED   1 × activations to bytes: products are about 0.50%, {on_tiles}" in told["fast"]
     assert f"ROUNDED   1 × {on_tiles}" in told["bf16"] and "ROUNDED" not in told["exact"]
     monkeypatch.setattr(backend, "host_device", lambda: PAIRS)
-    assert NOTHING in str(dovetail.scan(graph, precision="bf16")), "blocks are rounded on tiles alone"
+    assert NOTHING in str(dovetail.explain(graph, precision="bf16")), "blocks are rounded on tiles alone"
 
 
 def test_a_stored_program_has_the_same_bits(device: CpuDevice) -> None:

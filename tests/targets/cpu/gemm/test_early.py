@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail import Builder, Graph, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
 from dovetail.kernels.spec import Job, Template
 from dovetail.targets.cpu.gemm.f32.early import early_products
 from dovetail.targets.cpu.isa import host_device

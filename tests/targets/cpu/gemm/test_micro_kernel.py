@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
@@ -89,6 +90,7 @@ def test_blocks_are_summed_the_same_for_every_row_count(
     assert np.std(whole - exact) <= 2**-24 * np.std(exact) * (min(deep, 512) + deep / 512) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)
 def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if bits > host().vector_bits:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -90,6 +91,7 @@ def test_sums_are_those_of_packed_weights(layout: str, deep: int) -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "device", "size"), covering(LAYOUTS, DEVICES, [(5, 7, 9), (40, 530, 64), (30, 70, 100)])
 )

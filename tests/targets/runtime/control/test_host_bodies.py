@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, Value, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param, scalar
 from dovetail.ops.generate import counting

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, Value, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, DovetailError
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import of_numpy
@@ -91,6 +92,7 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_trips(threads: int, by_chunks: list[int]) -> None:
     check(loop(), COUNTS, threads=threads)

@@ -94,6 +94,8 @@ class External:
                 raise LoadError(f"tensors in more than {MOST_FILES:,} files", hint="keep them in one", where=where)
             try:
                 self._files[location] = _File(_opened(self.folder, location, where))
+            except LoadError:
+                raise
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a file name"
                 raise LoadError(

@@ -72,14 +72,27 @@ def _apart(content: Content) -> tuple[messages.ModelProto, Reading | None]:
     return messages.ModelProto.FromString(seen.structure()), reading
 
 
+def read_bytes(content: bytes) -> messages.ModelProto:
+    """The model in memory that these bytes are."""
+    if len(content) > MOST_BYTES:
+        raise LoadError(f"a model of {len(content):,} bytes", hint="keep its weights in external data, and pass a path")
+    return _parsed("a model in memory", content, _whole)
+
+
 def _checked(path: Path, parse: Callable[[Content], T]) -> T:
     """What the content of a file is read as, once it is known to be a model's."""
     named = sanitize(str(path))
     try:
         content = _content(path)
+    except LoadError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LoadError(f"{named} cannot be read: {why}", hint="check the path and its permissions") from error
+    return _parsed(named, content, parse)
+
+
+def _parsed(named: str, content: Content, parse: Callable[[Content], T]) -> T:
     if not len(content):
         raise LoadError(f"{named} is empty", hint="fetch or export it again")
     try:

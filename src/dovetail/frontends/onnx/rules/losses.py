@@ -12,6 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Value
 from dovetail.ops import build
+from dovetail.ops.primitive import Primitive
 
 _TRAINING = "ai.onnx.preview.training"
 
@@ -67,7 +68,7 @@ def _likelihood(n: Node, x: Value, target: Value, weight: Value | None, ignored:
     return total if reduction == "sum" or share is None else total / _over_all(ops.reduce_sum, share)
 
 
-def _over_all(reduce: ops.Primitive, x: Value) -> Value:
+def _over_all(reduce: Primitive, x: Value) -> Value:
     axes = tuple(range(-x.rank, 0))
     return ops.squeeze(reduce(x, axes=axes), axes=axes) if axes else x
 

@@ -9,7 +9,7 @@ from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.shared.computed import numbers_in, size_value
-from dovetail.ir.dtype import bf16, f16, f32, f64, i64
+from dovetail.ir.dtype import DType, bf16, f16, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -80,7 +80,7 @@ def _resized(n: Node, x: Value, axis: int, size: Value, scale: Value | None, how
 
 
 def _places(
-    n: Node, x: Value, axis: int, size: Value, scale: Value | None, how: Sampling, steps: Value, precise: ops.DType
+    n: Node, x: Value, axis: int, size: Value, scale: Value | None, how: Sampling, steps: Value, precise: DType
 ) -> Value:
     """Where in the input each place of the result is."""
     at, count, length = (ops.cast(v, dtype=precise) for v in (steps, size, size_value(x.shape[axis])))

@@ -12,7 +12,7 @@ from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.shared.computed import filled, numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import DType, f64, i64
+from dovetail.ir.dtype import DType, f32, f64, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -42,7 +42,7 @@ def constant_of_shape(n: Node, shape: Value, *, value: Array | None = None) -> V
     """A tensor of a computed shape, filled with one number."""
     if value is not None and value.size != 1:
         raise n.malformed(f"a value of {value.size} elements")
-    one = leaf.scalar(0.0, ops.f32) if value is None else leaf.constant(value.reshape(()))
+    one = leaf.scalar(0.0, f32) if value is None else leaf.constant(value.reshape(()))
     sizes = sizes_or_run(n, shape, "shape")
     if sizes is None:
         return filled(n, one, numbers_in(n, shape, "shape"), "constant_of_shape")

@@ -243,14 +243,17 @@ class WarpKeys:
         def where_keys(*work: Statement) -> Statement:
             return When(self._has_keys(STEP), work)
 
+        def used(work: Sequence[Statement], number: Expr, stage: Expr) -> Sequence[Statement]:
+            return work
+
         every = partial(copied, ("k", "v"))
         if self.block.buffers > 1:
-            use = [where_keys(*scored, *weights, *summed), *moved]
-            by, operands = Groups(refill="before", barrier=WarpBarrier()), (Operand(every, lambda *_: use),)
-            return Pipeline(self.block.buffers, count, operands, by, stage_of=self._stage_of)
+            use = partial(used, [where_keys(*scored, *weights, *summed), *moved])
+            by = Groups(refill="before", barrier=WarpBarrier())
+            return pipeline(self.block.buffers, count, every, use, by, stage_of=self._stage_of)
         operands = (
-            Operand(partial(copied, ("k",)), lambda *_: [where_keys(*scored)]),
-            Operand(partial(copied, ("v",)), lambda *_: [where_keys(*summed), *moved], [where_keys(*weights)]),
+            Operand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
+            Operand(partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]),
         )
         by = Groups(refill="after", barrier=WarpBarrier())
         return Pipeline(1, count, operands, by, first=every, stage_of=self._stage_of)

@@ -162,7 +162,8 @@ class PipelinedTile:
             return [self.core.shared_product(stage, group, sums)]
 
         def boxes(number: Expr, stage: Expr) -> list[Statement]:
-            return [*self._rows(number, stage), *self._columns(number, stage)]
+            rows, columns = self._rows(number, stage), self._columns(number, stage)
+            return [*columns, *rows] if self.is_at_once else [*rows, *columns]
 
         end = [AwaitProducts(sums, tile.columns)]
         by = Boxes(tile.threads // LANES, tile.cluster, self.is_at_once, end)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
@@ -123,7 +123,7 @@ class _Driver(Builder):
         self.shape = shape
         self.epilogue = epilogue
         self.added = _added(shape.tile)
-        self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.given = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
         self.room = self.ptr_add(SCRATCH, HEAD)
         with self.loop(BEGIN, END) as cell:
             self._cell(cell)

@@ -24,7 +24,7 @@ from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, transpose_s
 from dovetail.targets.cpu.conv.packing import pointers
 from dovetail.targets.cpu.conv.patches import pack_phase, pack_phase_signature
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, tiles_of
-from dovetail.targets.cpu.gemm.f32.pair_pack import Layout, pack_function
+from dovetail.targets.cpu.gemm.f32.pair_pack import OperandLayout, pack_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class FewResultsForm:
 
     tile: FewResultsTile
     epilogue: Epilogue
-    layout: Layout
+    layout: OperandLayout
 
 
 ARGUMENTS = Arguments(FewResultsArgs)

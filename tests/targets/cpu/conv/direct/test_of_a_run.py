@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input
 from dovetail.kernels.device import CpuDevice

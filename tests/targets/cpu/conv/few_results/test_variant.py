@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.kernels.device import CpuDevice
 from tests.kernels.convolving import WIDE, normal, on_a_machine_of

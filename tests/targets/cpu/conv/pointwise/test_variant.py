@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation

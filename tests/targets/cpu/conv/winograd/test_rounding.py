@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.conv.winograd.rounding import Layers
 from dovetail.targets.cpu.loops import loops_of
@@ -81,7 +82,7 @@ def test_errors_stay_below_twice_those_of_plain_sums(size: int, channels: int, l
 
 def forms(size: int, channels: int, layers: list[Layer], **options: Any) -> set[str]:
     graph, _ = network(size, channels, layers)
-    return {k.form for k in scan(graph, target="cpu", cache="off", **options).kernels if k.phase == "run"}
+    return {k.form for k in explain(graph, target="cpu", cache="off", **options).kernels if k.phase == "run"}
 
 
 def test_larger_patches_serve_a_third_of_a_network_at_most() -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from dovetail.targets.cpu.conv.winograd.kernel import kernel_name
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.reference.interpreter import evaluate
@@ -78,6 +79,7 @@ def test_every_padding(padding: tuple[int, ...], dilations: tuple[int, int]) -> 
     _check(FIVE_TWO, _around((2, 32, 31, 34), 33, 5, dilations, padding=padding), {"x": normal(2, 32, 31, 34)})
 
 
+@pytest.mark.slow
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 19, 33), (1, 40, 100), (0, 8, 8), (1, 70, 3)]
     graph = _around(("n", 32, "h", "w"), 40, 5, (3, 3))
@@ -99,6 +101,7 @@ def test_a_residual_and_steps_on_rows() -> None:
     _check(FIVE_TWO, Graph.of({"y": added}), feeds)
 
 
+@pytest.mark.slow
 def test_many_channels_lose_little() -> None:
     graph = _around((1, 256, 24, 24), 64, 5, (1, 1))
     params, feeds = params_of(graph), {"x": normal(1, 256, 24, 24)}
@@ -124,7 +127,7 @@ def test_results_of_16_bits_take_larger_patches(dtype: DType, dilations: tuple[i
     feeds = {"x": normal(1, 64, 28, 29).astype(dtype.numpy)}
     params = {"w": (normal(64, 64, 5, 5) / 40).astype(dtype.numpy)}
     program = dovetail.compile(graph, target="cpu")
-    assert "winograd 4×4" in [k.form for k in scan(graph, target="cpu", cache="off").kernels]
+    assert "winograd 4×4" in [k.form for k in explain(graph, target="cpu", cache="off").kernels]
     found = program.bind(params).run(feeds)["y"].astype(np.float64)
     exact = evaluate(graph, feeds, params=params, lift=True)["y"].astype(np.float64)
     unit = 2.0**-11 if dtype is f16 else 2.0**-8
