@@ -162,7 +162,7 @@ def measure(name: str, made: Callable[[], tuple[Any, Any]], rounds: int, repeats
 
     def kernels(*_: Any) -> Any:
         call.run(*call.arguments)
-        return (call.made[0].empty(),)
+        return (call.new_results[0].empty(),)
 
     def of_dynamo(function: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
         return lambda: turns.put(function), lambda: run(x)

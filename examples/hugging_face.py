@@ -1,7 +1,7 @@
 """Models of transformers as they are: a text encoder, an image classifier, and a decoder with a static cache.
 
 They have few layers and random weights, so that nothing is fetched: put `from_pretrained` in the place of a config.
-Needs dovetail[torch] and transformers.
+Needs dovetail-ml[torch] and transformers.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportMissingImports=false

@@ -1,4 +1,4 @@
-"""From an nn.Module to a fusion that is missed, its line, the fix of one line, and the gain: needs dovetail[torch]."""
+"""From an nn.Module to a fusion missed, its line, the fix of one line, the gain: needs dovetail-ml[torch]."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportMissingImports=false
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -12,8 +16,9 @@ from hypothesis import HealthCheck, Phase, settings
 from dovetail.targets.cpu import jit
 from tests.golden import Golden
 from tests.kept_code import Keeper, keeper_of
-from tests.scheduling import SerialLast
-from tests.tiers import LEFT_OUT, Stopwatch, Totals, exhaustive_ones, quick_ones, standard_ones
+from tests.skips import unexpected
+from tests.tiers import first_of_each, quick_ones, serial_last, standard_ones
+from tests.turns import Turns
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,19 +34,18 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
 # Shrinking a graph takes minutes: `make test-deep` does it.
 _QUICK_PHASES = (Phase.explicit, Phase.generate)
-settings.register_profile("quick", _COMMON, max_examples=15, derandomize=True, database=None, phases=_QUICK_PHASES)
-settings.register_profile("few", settings.get_profile("quick"), max_examples=10)
+settings.register_profile("all", _COMMON, max_examples=15, derandomize=True, database=None, phases=_QUICK_PHASES)
+settings.register_profile("few", settings.get_profile("all"), max_examples=10)
 settings.register_profile("deep", _COMMON, max_examples=2000)
-settings.load_profile("quick")
+settings.load_profile("all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
     parser.addoption("--quick", action="store_true", help="one case of each test, and none that takes long")
-    parser.addoption("--standard", action="store_true", help="all tests, of those that take long a few cases")
-    parser.addoption("--exhaustive", action="store_true", help="what --standard leaves out")
-    parser.addoption("--note-slow", action="store_true", help="measure which tests take long: tests/slow.txt")
-    parser.addoption("--note-totals", action="store_true", help="measure all cases together: tests/exhaustive.txt")
+    parser.addoption(
+        "--standard", action="store_true", help="up to three cases of each test, one of those that take long"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,12 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_KEEPER] = keeper
     if (config.getoption("--quick") or config.getoption("--standard")) and not config.getoption("--hypothesis-profile"):
         settings.load_profile("few")
-    if config.getoption("--note-slow"):
-        config.pluginmanager.register(Stopwatch())
-    if config.getoption("--note-totals"):
-        config.pluginmanager.register(Totals())
     if keeper is not None:
         jit.emit = keeper.emit
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        config.pluginmanager.register(Turns(Path(tempfile.gettempdir()) / f"dovetail-tests-{worker['testrunuid']}"))
 
 
 _KEEPER = pytest.StashKey[Keeper | None]()
@@ -67,28 +70,43 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         jit.emit = keeper.compiler
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> SerialLast:
-    """Under `-n`, serial tests come last, in one process."""
-    return SerialLast(config)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick tier does not even import the files that it leaves out."""
-    file = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
-    return True if config.getoption("--quick") and file.startswith(LEFT_OUT) else None
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The quick tier does not even make the cases that it leaves out."""
+    if metafunc.config.getoption("--quick"):
+        metafunc.parametrize = first_of_each(metafunc.parametrize)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Rewriting runs only the tests that own generated text; tiers run a part of all."""
+    kept = list(items)
     if config.getoption("--golden"):
-        _keep(config, items, [item for item in items if "golden" in getattr(item, "fixturenames", ())])
+        kept = [item for item in kept if "golden" in getattr(item, "fixturenames", ())]
     if config.getoption("--quick"):
-        _keep(config, items, quick_ones(items))
+        kept = quick_ones(kept)
     if config.getoption("--standard"):
-        _keep(config, items, standard_ones(items))
-    if config.getoption("--exhaustive"):
-        _keep(config, items, exhaustive_ones(items))
+        kept = standard_ones(kept)
+    stay = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in stay])
+    items[:] = serial_last(kept)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    return _judged((yield))
+
+
+def _judged(report: Any) -> Any:
+    """In CI on Linux, which runs every test that can run, a skip for a reason that is not listed fails."""
+    fault = unexpected(report) if os.environ.get("CI") == "true" and sys.platform == "linux" else ""
+    if fault:
+        report.outcome, report.longrepr = "failed", fault
+    return report
 
 
 def pytest_collection_finish() -> None:
@@ -115,12 +133,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 _ENDED = pytest.StashKey[int]()
 """How many files have ended in this process."""
-
-
-def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
-    stay = set(kept)
-    config.hook.pytest_deselected(items=[item for item in items if item not in stay])
-    items[:] = kept
 
 
 @pytest.fixture

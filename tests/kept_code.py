@@ -2,7 +2,7 @@
 
 Texts that differ in content names only share an entry: it holds the object file and the hashes in its names.
 
-Programs are never kept here: a test that removes a defence must not meet a program that was compiled with it. The key
+Programs are never kept here: a test that patches a pass must not meet a program that was compiled without it. The key
 of an entry holds all that LLVM is given, and the files that drive LLVM and write entries: none can be stale.
 """
 

@@ -222,6 +222,7 @@ def _standard(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_tree_uses_our_decorator() -> None:
     root = Path(dovetail.__file__).parent
     files = [path for path in sorted(root.rglob("*.py")) if path != root / "dataclass.py"]

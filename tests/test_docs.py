@@ -8,14 +8,27 @@ import re
 from tests.sources import ROOT, SRC, parsed
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-TASK = re.compile(r"(?:`|^)make ([a-z][a-z-]+)", re.MULTILINE)
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TASK = re.compile(r"(?:`|^|- run: )make ([a-z][a-z-]+)", re.MULTILINE)
 
 
 def test_tasks_exist() -> None:
     tasks = set(re.findall(r"^([a-z][a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = [(page, task) for page in PAGES for task in TASK.findall(page.read_text(encoding="utf-8"))]
+    named = [(page, task) for page in [*PAGES, *WORKFLOWS] for task in TASK.findall(page.read_text(encoding="utf-8"))]
     missing = [f"{page.relative_to(ROOT)}: make {task}" for page, task in named if task not in tasks]
     assert named and not missing, "\n".join(missing)
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    used = [line for path in WORKFLOWS for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    loose = [line for line in used if not re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)]
+    assert used and not loose, "\n".join(loose)
+
+
+def test_what_workflows_run_is_there() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in WORKFLOWS]
+    paths = {word for text in texts for word in re.findall(r"(?<![\w/])(?:tests|\.ci)/[\w/.]+", text)}
+    assert paths and not [path for path in paths if not (ROOT / path).exists()]
 
 
 LARGE = 12
@@ -35,3 +48,16 @@ def test_a_large_package_lists_its_modules_by_subject() -> None:
             if named:
                 wrong += [f"{package} names {m}, which is not there" for m in sorted(named - modules - folders)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_decision_stands_in_the_index_of_design() -> None:
+    folder = ROOT / "docs" / "design"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    pages = [p.relative_to(folder) for p in folder.rglob("*.md") if p.name != "index.md"]
+    assert pages and not [page for page in pages if f"({page})" not in index]
+
+
+def test_every_page_stands_in_the_navigation_of_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [p.name for p in (ROOT / "docs").glob("*.md")]
+    assert not [page for page in pages if f": {page}\n" not in site]

@@ -81,6 +81,7 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
     assert run_example(path, tmp_path), "an example that shows nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_page_runs(
     path: Path,
@@ -118,6 +119,7 @@ def test_every_page_stands_in_the_index() -> None:
     assert not [name for name in pages if f"({name})" not in index]
 
 
+@pytest.mark.slow
 def test_from_scratch_says_what_fused_and_what_did_not(tmp_path: Path) -> None:
     said = run_example(ROOT / "docs" / "from_scratch.py", tmp_path)
     first, second = said.split("Follow the hint")
@@ -127,6 +129,7 @@ def test_from_scratch_says_what_fused_and_what_did_not(tmp_path: Path) -> None:
     assert "there is tanh and not sqrt" in second
 
 
+@pytest.mark.slow
 def test_the_second_from_scratch_file_shows_its_text_its_judgement_and_its_vectors(tmp_path: Path) -> None:
     said = run_example(ROOT / "docs" / "from_scratch_kernel.py", tmp_path)
     text, rest = said.split("--- compiled, run and judged")

@@ -1,4 +1,4 @@
-"""What `import dovetail` loads: packages by name, and no room that compiling and running a graph do not need."""
+"""What `import dovetail` loads: no room that compiling and running a graph do not need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import dovetail
-from tests.golden import Golden
 
 LATER = (
     "dovetail.bench",
@@ -38,32 +37,19 @@ def loaded_by(statement: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
 
-def package_of(module: str) -> str:
-    """A package of ours; of others, their top-level name."""
-    return module.rpartition(".")[0] if module.startswith("dovetail.") else module.partition(".")[0]
-
-
+@pytest.mark.slow
 def test_a_plain_import_loads_nothing_large() -> None:
     assert not {"numpy", "dovetail.ops", "dovetail.ir.value"} & set(loaded_by("import dovetail"))
 
 
-def test_compiling_loads_these_packages_and_no_others(golden: Golden) -> None:
-    theirs = {module for module in loaded_by("pass") if "." not in module}
-    found = (
-        {package_of(module) for module in loaded_by("import dovetail; dovetail.compile; dovetail.load")}
-        - theirs
-        - sys.stdlib_module_names
-    )
-    ours = sorted(name for name in found if not name.startswith("_") and "__mypyc" not in name)
-    golden.file("tests/golden/imports.txt", "\n".join(ours) + "\n")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["import dovetail", "import dovetail; dovetail.compile; dovetail.Program"])
 def test_rooms_that_few_need_are_imported_on_first_use(statement: str) -> None:
     loaded = loaded_by(statement)
     assert not [module for module in loaded if any(f"{module}.".startswith(f"{room}.") for room in LATER)]
 
 
+@pytest.mark.slow
 def test_a_model_of_operators_with_rules_is_read_without_the_onnx_package(tmp_path: Path) -> None:
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
     made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
@@ -74,6 +60,7 @@ def test_a_model_of_operators_with_rules_is_read_without_the_onnx_package(tmp_pa
     assert "google.protobuf" in loaded and "onnx" not in loaded
 
 
+@pytest.mark.slow
 def test_messages_of_files_are_those_of_the_onnx_package() -> None:
     program = "from dovetail.frontends.onnx.file.proto import messages as m; import onnx"
     same = "print(onnx.ModelProto is m.ModelProto, onnx.onnx_ml_pb2.NodeProto is m.NodeProto)"

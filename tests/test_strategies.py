@@ -46,21 +46,25 @@ def check(graph: Graph, feeds: dict[str, Array]) -> None:
         assert_close(rounded[value], exact[value], value.dtype)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_static_graphs(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_symbolic_graphs(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_graphs_with_nothing_in_them(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(among=FLOATS))
 def test_graphs_in_narrow_types(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check(*drawn)
@@ -85,6 +89,7 @@ def test_every_move_is_made() -> None:
     assert not {op.name for op in wanted - met}
 
 
+@pytest.mark.slow
 @given(tensor_types())
 def test_types_spell_themselves(type: TensorType) -> None:
     assert all(s >= 0 for s in type.shape if isinstance(s, int))

@@ -23,6 +23,7 @@ def program() -> dovetail.Program:
     return dovetail.compile(llama(SHAPE, batch=1, seq=8), target="cpu", params=None)
 
 
+@pytest.mark.slow
 def test_what_fused_everywhere_passes(program: dovetail.Program) -> None:
     assert_fused(program, rule="swiglu")
     assert_fused(program, rule="swiglu", count=2)
@@ -30,6 +31,7 @@ def test_what_fused_everywhere_passes(program: dovetail.Program) -> None:
     assert_fused(program.report, "layers.0", rule="swiglu", count=1)
 
 
+@pytest.mark.slow
 def test_what_did_not_fuse_is_named() -> None:
     apart = dovetail.compile(llama(SHAPE, batch=1, seq=8), target="cpu", without=["swiglu", "wide_swiglu"])
     with pytest.raises(AssertionError, match=r"layers\.0, layers\.1"):
@@ -38,6 +40,7 @@ def test_what_did_not_fuse_is_named() -> None:
         assert_fused(apart, rule="swiglu")
 
 
+@pytest.mark.slow
 def test_a_wrong_count_and_a_place_that_is_not_there(program: dovetail.Program) -> None:
     with pytest.raises(AssertionError, match="made 2 kernels"):
         assert_fused(program, rule="swiglu", count=3)
@@ -45,11 +48,13 @@ def test_a_wrong_count_and_a_place_that_is_not_there(program: dovetail.Program) 
         assert_fused(program, "encoder.*", rule="swiglu")
 
 
+@pytest.mark.slow
 def test_ops_of_the_library_pass() -> None:
     for op in (library.silu, library.residual_layer_norm):
         check_op(op)
 
 
+@pytest.mark.slow
 def test_every_law_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     called: set[str] = set()
 
@@ -81,6 +86,7 @@ def test_a_spelling_that_computes_something_else_is_found() -> None:
         check_op(halved)
 
 
+@pytest.mark.slow
 def test_a_guard_that_never_refuses_is_found() -> None:
     @fused_op(shapes="x[*]")
     def doubled(x: Value) -> Value:
@@ -112,6 +118,7 @@ def test_parts_come_before_what_is_made_of_them() -> None:
     assert parts_of(four_times) == [library.silu, twice]
 
 
+@pytest.mark.slow
 def test_forget_drops_traces_and_scalars() -> None:
     x = leaf.input("x", f32[3, 5])
     first = library.silu.traced((x.type,), {})

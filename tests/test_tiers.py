@@ -1,92 +1,117 @@
-"""Tiers: the standard and the exhaustive tier are all tests, each in one of them; in both if examples are drawn."""
+"""Tiers, turns of serial tests, and skips that CI does not allow."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.scheduling import SerialLast
-from tests.tiers import MANY, SLOW, Totals, draws_examples, exhaustive_ones, mean_seconds, standard_ones
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def test_the_tiers_share_the_tests_of_this_process(request: pytest.FixtureRequest) -> None:
-    items = request.session.items
-    standard, exhaustive = standard_ones(items), exhaustive_ones(items)
-    assert {*standard, *exhaustive} == set(items)
-    assert {*standard} & {*exhaustive} == {item for item in standard if draws_examples(item)}
+from tests.skips import unexpected
+from tests.tiers import first_of_each, quick_ones, serial_last, standard_ones
+from tests.turns import Turns
 
 
-def test_a_listed_test_keeps_its_first_case(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    items = [item for item in request.session.items if item.name.startswith("test_lists_name_tests_that_exist[")]
-    listed = tmp_path / "listed.txt"
-    listed.write_text("tests/test_tiers.py::test_lists_name_tests_that_exist", encoding="utf-8")
-    monkeypatch.setattr("tests.tiers.MANY", listed)
-    assert standard_ones(items) == items[:1]
-    for item in items[:1]:
-        item.add_marker("exhaustive")
-    assert exhaustive_ones(items)[:1] == items[:1]
+def case(test: str, *marks: str, op: str | None = None) -> Any:
+    """What pytest collects for one case of a test."""
+
+    def get_closest_marker(mark: str) -> str | None:
+        return mark if mark in marks else None
+
+    params = {"op": SimpleNamespace(name=op)} if op else {}
+    return SimpleNamespace(
+        path=Path("tests/test_one.py"),
+        name=test,
+        originalname=test,
+        callspec=SimpleNamespace(params=params),
+        get_closest_marker=get_closest_marker,
+    )
 
 
-@pytest.mark.parametrize("path", [MANY, SLOW], ids=lambda path: path.name)
-def test_lists_name_tests_that_exist(path: Path) -> None:
-    for line in path.read_text(encoding="utf-8").split():
-        file, _, name = line.partition("::")
-        text = (ROOT / file).read_text(encoding="utf-8")
-        assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path.name} names {line}, which is gone: make slow"
+def test_each_tier_takes_its_cases() -> None:
+    fast, slow = [case("fast") for _ in range(7)], [case("slow", "slow") for _ in range(3)]
+    rare, law = (
+        [case("rare", "exhaustive")],
+        [case("law", op="linear"), case("law", op="softmax"), case("law", op="linear")],
+    )
+    items = [*fast, *slow, *rare, *law]
+    assert quick_ones(items) == [fast[0], law[0], law[1]]
+    assert standard_ones(items) == [fast[0], fast[3], fast[6], slow[0], law[0], law[2], law[1]]
 
 
-def test_files_that_take_long_exist() -> None:
-    for file, seconds in mean_seconds().items():
-        assert (ROOT / file).is_file() and seconds > 0, f"seconds.txt names {file}, which is gone: make slow"
+def test_a_test_with_an_exhaustive_case_keeps_the_others() -> None:
+    first, second = case("test", "exhaustive"), case("test")
+    assert quick_ones([first, second]) == standard_ones([first, second]) == [second]
 
 
-def test_files_that_did_not_run_keep_their_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Torch and JAX are in an environment of their own: where they are absent, their files take no time."""
-    here, other = "tests/test_tiers.py", "tests/test_words.py"
-    before = {
-        "MANY": [f"{here}::test_a", f"{other}::test_b"],
-        "SECONDS": [f"{here} 9", f"{other} 3", "tests/gone.py 5"],
-    }
-    for name, lines in before.items():
-        monkeypatch.setattr(f"tests.tiers.{name}", tmp_path / name)
-        (tmp_path / name).write_text("\n".join([*lines, ""]), encoding="utf-8")
-    totals = Totals()
-    totals.seconds = {f"{here}::test_c": [2.0, 4.0]}
-    totals.pytest_sessionfinish()
-    found = {name: (tmp_path / name).read_text(encoding="utf-8").splitlines() for name in before}
-    assert found == {"MANY": [f"{here}::test_c", f"{other}::test_b"], "SECONDS": [f"{here} 3", f"{other} 3"]}
+def test_serial_tests_come_last_and_keep_their_order() -> None:
+    items = [case("a", "serial"), case("b"), case("c", "serial"), case("d")]
+    assert [item.name for item in serial_last(items)] == ["b", "d", "a", "c"]
 
 
-class Recorder:
-    """A worker that notes what it is given."""
+def test_the_quick_tier_makes_one_case_of_a_list_and_all_of_ops() -> None:
+    made: list[Any] = []
 
-    shutting_down = False
+    def parametrize(names: str, values: list[Any], ids: list[str] | None = None) -> None:
+        made.append((names, values, ids))
 
-    def __init__(self) -> None:
-        self.given: list[int] = []
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    def send_runtest_some(self, indices: Sequence[int]) -> None:
-        self.given += indices
+    first = first_of_each(parametrize)
+    first("size", (size for size in (3, 4)), ids=["three", "four"])
+    first("op", ["linear", "softmax"])
+    first("size", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+    assert made == [("size", [3], ["three"]), ("op", ["linear", "softmax"], None), ("size", [2], None)]
 
 
-def test_the_file_that_takes_longest_comes_first(request: pytest.FixtureRequest) -> None:
-    """A file of few long tests that came last would keep one process busy while the others have ended."""
-    (longest, _), *_ = sorted(mean_seconds().items(), key=lambda known: -known[1])
-    collected = [*(f"tests/test_tiers.py::test_{i}" for i in range(150)), f"{longest}::test_one"]
-    scheduler, worker = SerialLast(request.config), Recorder()
-    scheduler.add_node(worker)
-    scheduler.add_node_collection(worker, collected)
-    scheduler.schedule()
-    assert worker.given == [150]
-    scheduler.mark_test_complete(worker, 150)
-    assert worker.given == [150, *range(150)]
+def report(reason: str, **more: Any) -> Any:
+    return SimpleNamespace(outcome="skipped", longrepr=("file", 1, f"Skipped: {reason}"), **more)
+
+
+def test_a_skip_needs_a_listed_reason() -> None:
+    assert unexpected(report("could not import 'torch': No module named 'torch'")) == ""
+    assert unexpected(report("not today", wasxfail="")) == ""
+    assert unexpected(SimpleNamespace(outcome="passed")) == ""
+    assert "there is no Chromium" in unexpected(report("there is no Chromium: make browser installs it"))
+
+
+@contextmanager
+def turn(turns: Turns, *marks: str) -> Generator[None]:
+    """Go through the hook around a test."""
+    steps = turns.pytest_runtest_protocol(case("test", *marks))
+    next(steps)
+    yield
+    with pytest.raises(StopIteration):
+        steps.send(None)
+
+
+def test_a_serial_test_runs_alone(tmp_path: Path) -> None:
+    here, there = Turns(tmp_path), Turns(tmp_path)
+    begun = threading.Event()
+
+    def other(*marks: str) -> threading.Thread:
+        def run() -> None:
+            with turn(there, *marks):
+                begun.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    with turn(here):
+        thread = other()
+        assert begun.wait(30), "two ordinary tests run side by side"
+        thread.join()
+        begun.clear()
+        thread = other("serial")
+        assert not begun.wait(0.05), "a serial test waits for an ordinary one"
+    thread.join()
+    begun.clear()
+    with turn(here, "serial"):
+        thread = other()
+        assert not begun.wait(0.05), "an ordinary test waits for a serial one"
+    thread.join()
+    for turns in (here, there):
+        turns.pytest_unconfigure()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from tests.sources import parsed
 from tests.test_examples import FENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,40 @@ IN_CODE = {
 }
 ROOMS = ("kernels", "codegen", "targets")
 
+NAMES = {
+    "found": "what it is: the contraction, the loaded vector, the kernel; `found` goes with `expected` only",
+    "made": "what it is: the kernel, the handle; results, computed",
+    "given": "operands, arguments, parameters, weights",
+    "wanted": "expected, outputs, gradients",
+    "told": "reported, explained, considered; progress",
+    "telling": "reporting, explaining",
+    "ways": "candidates, variants; the associativity of a cache",
+    "left_over": "the remainder, by what it is",
+    "resident_kernel": "persistent_kernel",
+    "in_parts": "split_k",
+    "few_rows_product": "gemv, skinny_gemm",
+}
+"""Words that say that something was there, and not what it is: no name in the lower rooms has one."""
+IN_DONE_ROOMS = {
+    r"\b(told|telling)\b": "reported, explained; gets, takes",
+    r"\bwanted\b": "expected, needed",
+    r"\bways\b": "candidates, variants",
+    r"\bin parts\b": "split-K; cut into parts",
+    r"\bleft over\b": "the remainder",
+    r"\bresident (kernel|part)s?\b": "persistent kernel",
+    r"\bproducts? of few rows\b": "GEMV, skinny GEMM",
+    r"^What is (left|made|given|found)\b": "Return the …, by what it is",
+}
+NOT_YET = (
+    "kernels/gpu/",
+    "kernels/loops/launch_fusion/",
+    "kernels/loops/persistent/",
+    "targets/gpu/",
+    "targets/cpu/conv/",
+    "targets/cpu/row_epilogue.py",
+)
+"""Rooms whose names are not done."""
+
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "catalogue" and p.name != "conformance.md"),
@@ -50,6 +85,7 @@ PUBLIC = (
     *(f"dovetail.{name}" for name in dovetail.MODULES),
     "dovetail.adapters.onnx_backend",
     "dovetail.frontends.safetensors",
+    "dovetail.process",
     "dovetail.targets.xla",
 )
 """The modules of `docs/api.md`."""
@@ -108,6 +144,103 @@ def test_the_lower_rooms_use_the_words_of_the_field() -> None:
         for m in private_words(prose, [pattern])
     ]
     assert not found, "see docs/glossary.md for the field's words\n" + "\n".join(found)
+
+
+def words_of(name: str) -> str:
+    """A name in snake_case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
+
+
+_PRIVATE_NAME = re.compile(rf"(?<![a-z0-9])({'|'.join(NAMES)})(?![a-z0-9])")
+
+
+def _fields_of_reports(node: ast.ClassDef) -> Iterator[ast.Name]:
+    """The field `found` of a class that has `expected`, too."""
+    fields = {
+        n.target.id: n.target for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
+    if {"found", "expected"} <= fields.keys():
+        yield fields["found"]
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every name that a module binds: of modules, classes, functions, parameters, fields and locals, with its line.
+
+    A record may say what it found where it also says what it expected.
+    """
+    nodes = list(ast.walk(tree))
+    reports = {field for node in nodes if isinstance(node, ast.ClassDef) for field in _fields_of_reports(node)}
+    for node in nodes:
+        match node:
+            case ast.Name() if node in reports:
+                pass
+            case ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def private_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Names with a private word: the line, the name, and what to write."""
+    for line, name in bound_names(tree):
+        private = _PRIVATE_NAME.search(words_of(name))
+        if private is not None:
+            yield line, name, NAMES[private[1]]
+
+
+def lower(path: Path) -> str:
+    """The path of a file of the lower rooms."""
+    return path.relative_to(ROOT / "src" / "dovetail").as_posix()
+
+
+LOWER = [path for room in ROOMS for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py"))]
+
+
+def test_names_of_the_lower_rooms_say_what_a_thing_is() -> None:
+    wrong = [
+        f"{lower(path)}:{line}: {name}; write: {instead}"
+        for path in LOWER
+        if not lower(path).startswith(NOT_YET)
+        for line, name, instead in [(0, path.stem, NAMES.get(path.stem, "")), *private_names(parsed(path))]
+        if instead
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_prose_of_the_done_rooms_uses_the_words_of_the_field() -> None:
+    anywhere = re.compile("|".join(IN_DONE_ROOMS), re.IGNORECASE | re.MULTILINE)
+    texts = {p: p.read_text(encoding="utf-8") for p in LOWER if not lower(p).startswith(NOT_YET)}
+    proses = {p: on_page(in_code(text)) for p, text in texts.items() if anywhere.search(text)}
+    wrong = [
+        f"{lower(path)}: {m[0]}; write: {instead}"
+        for path, prose in proses.items()
+        for pattern, instead in IN_DONE_ROOMS.items()
+        for m in re.finditer(pattern, prose, re.IGNORECASE | re.MULTILINE)
+    ]
+    assert not wrong, "see docs/glossary.md for the field's words\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", NOT_YET)
+def test_a_room_that_is_done_leaves_the_list(room: str) -> None:
+    inside = [path for path in LOWER if lower(path).startswith(room)]
+    assert any(name for path in inside for _, name, _ in private_names(parsed(path))), f"take {room} out of NOT_YET"
+
+
+def test_private_names_are_known() -> None:
+    tree = ast.parse(
+        "class Made:\n  ways: int\ndef _found(given, *, by_name): told, y = 1, 2\n"
+        "class Refused:\n  found: str\n  expected: str\nx.is_wanted = founder = 3"
+    )
+    wrong = [name for _, name, _ in sorted(private_names(tree))]
+    assert wrong == ["Made", "ways", "_found", "given", "told", "is_wanted"]
 
 
 def test_prose_is_told_from_code() -> None:

@@ -23,7 +23,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.driver import Module, driver
+from dovetail.targets.cuda.driver.driver import LoadedModule, driver
 from dovetail.targets.cuda.runs.run import kernels_of
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -78,7 +78,7 @@ def prepared(case: Case, tensors: dict[str, Any], y: Any, torch: Any) -> tuple[C
     device = driver()
     plan = make_plan(Graph.of({"y": case.value()}), target="cuda")
     ((_, made),) = kernels_of(plan, device=device.description)
-    module = Module(device, to_ptx(made.text, device.architecture).encode())
+    module = LoadedModule(device, to_ptx(made.text, device.architecture).encode())
     shape = made.kernel.launch
     assert shape is not None and isinstance(shape.grid, int) and not made.kernel.sizes
     function = module.function(made.kernel.name, shape.shared_bytes)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
+from dovetail.bench.peers import definitions
 from dovetail.bench.workloads import feeds_for
 from dovetail.errors import UnsupportedError
 from dovetail.targets.cuda.driver.driver import Driver, driver
@@ -117,12 +118,11 @@ def graph_launch(program: Any) -> dict[str, Step]:
 
 def theirs(torch: Any, name: str, made: Any, feeds: Mapping[str, Any]) -> dict[str, Step]:
     """Calls of torch; what fails is named and left out."""
-    import importlib
 
     from models import MODELS, Peers, graphed  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
     from onnx import numpy_helper
 
-    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch_models: Any = definitions("torch_models")
     weights = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
     network = torch_models.module(MODELS[name][0], weights).cuda().half()
     there = [torch.from_numpy(x).cuda() for x in feeds.values()]

@@ -8,7 +8,16 @@ from typing import Any
 
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 from dovetail.targets.cuda.driver.driver import driver
-from dovetail.targets.cuda.library.cublaslt import Algorithm, Described, Failed, Layout, Library, Problem, loaded, place
+from dovetail.targets.cuda.library.cublaslt import (
+    Algorithm,
+    Described,
+    Failed,
+    Library,
+    MatrixLayout,
+    Problem,
+    loaded,
+    place,
+)
 
 WORKSPACE_BYTES = 64 << 20
 ALIGNMENT = 256
@@ -21,7 +30,7 @@ class Product:
     def __init__(self, library: Library, rows: int, depth: int, columns: int, dtype: DType) -> None:
         # It has columns one after the other: a dense array of rows is the transposed matrix there, and so is y = x @ w.
         shapes = ((columns, depth), (depth, rows), (columns, rows))
-        a, b, c = (Layout(dtype, m, n, m, ALIGNMENT) for m, n in shapes)
+        a, b, c = (MatrixLayout(dtype, m, n, m, ALIGNMENT) for m, n in shapes)
         self.described = Described(library, Problem(a, b, c))
         self.algorithms = self.described.proposed(WORKSPACE_BYTES)
         if not self.algorithms:

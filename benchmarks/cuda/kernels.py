@@ -20,7 +20,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.leaf import input
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.driver import Function, Module, driver
+from dovetail.targets.cuda.driver.driver import KernelFunction, LoadedModule, driver
 from dovetail.targets.cuda.runs.run import kernels_of
 
 LAUNCHES, ROUNDS, REPLAYS = 10, 7, 20
@@ -112,7 +112,7 @@ def cases(torch: Any) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    function: Function
+    function: KernelFunction
     grid: int
     block: int
     addresses: tuple[int, ...]
@@ -148,7 +148,7 @@ def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callab
         for value in step.results:
             if value not in held:
                 held[value] = torch.empty(_number(value.tensor.bytes), dtype=torch.uint8, device="cuda")
-        module = Module(device, to_ptx(made.text, device.architecture).encode())
+        module = LoadedModule(device, to_ptx(made.text, device.architecture).encode())
         function = module.function(made.kernel.name)
         kept += [module, held, workspace]
         shape = made.kernel.launch

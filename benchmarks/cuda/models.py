@@ -39,6 +39,7 @@ import onnx
 
 import dovetail
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
+from dovetail.bench.peers import definitions
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
 from dovetail.bench.workloads import Shape, feeds_for
 from dovetail.targets.cuda.driver.driver import driver
@@ -111,9 +112,8 @@ def model(
     torch: Any, name: str, *, beside: Wanted, kernels: bool, dtype: str = "f16", from_numpy: bool = False
 ) -> None:
     """One line for a model, and one from arrays of the host where it is asked for."""
-    import importlib
 
-    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch_models: Any = definitions("torch_models")
 
     shape, build = MODELS[name]
     made = build()
@@ -192,9 +192,8 @@ def _jitted(
     jax: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], attention: str, dtype: str
 ) -> Callable[[], Any]:
     """The same network by JAX, on its device."""
-    import importlib
 
-    jax_models: Any = importlib.import_module("dovetail.bench.jax_models")
+    jax_models: Any = definitions("jax_models")
 
     if dtype == "f32":
         jax.config.update("jax_default_matmul_precision", "highest")  # else it multiplies in tf32
@@ -206,9 +205,8 @@ def _jitted(
 
 def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
     """The first output in float64, by torch on the device."""
-    import importlib
 
-    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch_models: Any = definitions("torch_models")
 
     given = [torch.from_numpy(x).cuda() for x in widened(feeds, np.float64).values()]
     network = torch_models.module(shape, widened(weights, np.float64)).cuda().double()

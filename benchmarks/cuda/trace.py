@@ -91,13 +91,13 @@ def main() -> None:
     driver = drivers.driver()
     was = driver.description
     frames: list[Any] = []
-    made = runners.Frame
+    made = runners.DeviceFrame
 
     def kept(*given: Any, **named: Any) -> Any:
         frames.append(made(*given, **named))
         return frames[-1]
 
-    setattr(runners, "Frame", kept)  # noqa: B010
+    setattr(runners, "DeviceFrame", kept)  # noqa: B010
     of: Any = replace(decode.SHAPES[args.shape], layers=args.layers, vocabulary=4096)
     graph = decode.step_graph(of)
     weights = decode.weights_of(graph)

@@ -1,4 +1,4 @@
-"""A compiler and runtime for ML graphs that explains every fusion it makes and misses.
+"""An ML graph compiler and runtime that explains every fusion it makes and misses.
 
 These names are enough to build, compile, run and explain a graph. Dtypes are in `dovetail.dtypes`, errors in
 `dovetail.errors`; docs/api.md lists the other public modules.

@@ -106,10 +106,10 @@ class Settings:
     libraries: str = _option(
         "auto",
         "Whether cuBLASLt may compute products on a GPU: `auto` where it is installed "
-        "(`pip install 'dovetail[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster than "
-        "our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never tf32). "
-        "The last digits may differ, since sums have another order; with `strict` our kernels compute all. A report "
-        "has both times, or what refuses a product.",
+        "(`pip install 'dovetail-ml[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster "
+        "than our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never "
+        "tf32). The last digits may differ, since sums have another order; with `strict` our kernels compute all. A "
+        "report has both times, or what refuses a product.",
         choices=LIBRARIES,
     )
     print_report: bool = _option(
@@ -117,11 +117,10 @@ class Settings:
     )
 
 
-class SettingsOptions(TypedDict, total=False):
-    """The fields of `Settings` as keyword options."""
+class OtherSettings(TypedDict, total=False):
+    """The fields of `Settings` as keyword options, but for `precision`, which training has another one of."""
 
     strict: bool
-    precision: Literal["exact", "fast", "bf16"]
     engine: str
     search_seconds: int
     verify_each_pass: bool
@@ -133,6 +132,12 @@ class SettingsOptions(TypedDict, total=False):
     tune: Literal["auto", "always", "off"]
     libraries: Literal["auto", "off"]
     print_report: bool
+
+
+class SettingsOptions(OtherSettings, total=False):
+    """The fields of `Settings` as keyword options."""
+
+    precision: Literal["exact", "fast", "bf16"]
 
 
 FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType(

@@ -16,7 +16,7 @@ import pytest
 from dovetail.bench import workloads
 from dovetail.bench.case import Case, case_of, written
 from dovetail.bench.peer_process import MachineContender, PeerContender
-from dovetail.bench.peers import EVERY, Setting
+from dovetail.bench.peers import EVERY, Setting, definitions
 from dovetail.bench.workloads import MODULES
 from tests.bench.small import SMALL
 
@@ -37,7 +37,7 @@ def small() -> Any:
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     """A small module under the name of a large one."""
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     monkeypatch.setattr(torch_networks, "NETWORKS", {NAME: small})
     monkeypatch.setattr(torch_networks, "import_sources", lambda name: None)  # pyright: ignore
@@ -45,6 +45,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case_of(NAME, {}, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_modules_are_run_by_those_that_run_modules(case: Case, tmp_path: Path) -> None:
     assert case.network == case.name == NAME
@@ -57,6 +58,7 @@ def test_modules_are_run_by_those_that_run_modules(case: Case, tmp_path: Path) -
     assert taking == {"dovetail", "dovetail-onnx", "torch", "torch.compile", "torch.compile-max"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_work_of_a_module_is_counted_by_the_process_that_exports_it(case: Case, tmp_path: Path) -> None:
     setting = Setting(1, tmp_path)
@@ -68,7 +70,7 @@ def test_the_work_of_a_module_is_counted_by_the_process_that_exports_it(case: Ca
 
 
 def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     drawn, network = torch.nn.init.normal_, torch_networks.network
     built = [network(NAME) for _ in range(2)]
@@ -79,8 +81,9 @@ def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monke
     assert torch.nn.init.normal_ is drawn and torch.nn.Linear(4, 8).weight.abs().min() > 0
 
 
+@pytest.mark.slow
 def test_every_module_has_arguments_that_are_drawn_without_it(tmp_path: Path) -> None:
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     assert tuple(torch_networks.NETWORKS) == tuple(torch_networks.SOURCES) == tuple(MODULES)
     drawn = "import sys; from dovetail.bench.case import case_of; from pathlib import Path; "

@@ -26,6 +26,7 @@ READERS = ("dovetail", "dovetail-module", "onnxruntime", "onnxruntime-optimised"
     [*((name, workload) for name in WRITTEN for workload in SMALL), *((name, "encoder") for name in READERS)],
 )
 # Peers warn of what they will drop; that is theirs to mend.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_peer_computes_the_workload(name: str, workload: str, tmp_path: Path) -> None:
     peer = EVERY[name]
@@ -39,6 +40,7 @@ def test_a_peer_computes_the_workload(name: str, workload: str, tmp_path: Path) 
         assert_close(np.asarray(got), expected, f32, scale=20.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_optimiser_that_finds_nothing_is_left_out(tmp_path: Path) -> None:
     peer = EVERY["onnxruntime-optimised"]

@@ -32,6 +32,7 @@ def test_a_process_starts_takes_turns_and_leaves_its_results(tmp_path: Path) -> 
     assert deviation(*found) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_or_ends_says_why(tmp_path: Path) -> None:
     case, setting = Case("none", tmp_path / "none.onnx", tmp_path), make_setting(1, tmp_path)
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value, blocks, library
-from dovetail.declare.block import Policy
+from dovetail import Graph, Value, blocks
 from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.passes.lower_blocks import lower_blocks
@@ -21,14 +20,14 @@ Numbers = NDArray[np.float64]
 RNG = np.random.default_rng(7)
 
 
-def made(**shapes: tuple[int, ...]) -> tuple[dict[str, Value], dict[str, Any]]:
+def made(**shapes: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {n: RNG.normal(size=s).astype(np.float32) * np.float32(0.5) for n, s in shapes.items()}
     return {n: input(n, f32[s]) for n, s in shapes.items()}, arrays
 
 
 def run(value: Value, arrays: dict[str, Any], results: int = 1) -> list[Numbers]:
     outputs = {"y0": value} if results == 1 else {f"y{i}": value[i] for i in range(results)}
-    found = evaluate(lower_blocks(Graph.of(outputs), library.ALL), arrays, lift=True)
+    found = evaluate(lower_blocks(Graph.of(outputs)), arrays, lift=True)
     return [found[f"y{i}"] for i in range(results)]
 
 
@@ -49,8 +48,7 @@ def gelu(x: Numbers) -> Numbers:
     return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-@pytest.mark.parametrize("policy", ["direct", "fusable"])
-def test_bert_layer(policy: Policy) -> None:
+def test_bert_layer() -> None:
     heads, d, n, eps = 2, 4, 12, 1e-5
     h = heads * d
     square, row = (h, h), (h,)
@@ -61,7 +59,7 @@ def test_bert_layer(policy: Policy) -> None:
     shapes |= {"gain2": row, "bias2": row, "mask": (2, 1, 1, 5)}
     values, arrays = made(**shapes)
     scale = 1 / math.sqrt(d)
-    (got,) = run(blocks.bert_layer.build(policy, **values, heads=heads, scale=scale, eps=eps), arrays)
+    (got,) = run(blocks.bert_layer(**values, heads=heads, scale=scale, eps=eps), arrays)
     a = {k: v.astype(np.float64) for k, v in arrays.items()}
     x = a["x"]
     attended = np.zeros_like(x)
@@ -81,10 +79,9 @@ def rotated(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     return x * cos + np.concatenate([-x[..., half:], x[..., :half]], -1) * sin
 
 
-@pytest.mark.parametrize("policy", ["direct", "fusable"])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("past", [0, 3])
-def test_llama_layer(policy: Policy, normed: bool, past: int) -> None:
+def test_llama_layer(normed: bool, past: int) -> None:
     heads, kv, d, n, s, eps = 4, 2, 4, 10, 5, 1e-5
     h, narrow = heads * d, kv * d
     shapes = {"x": (2, s, h), "gain1": (h,), "wq": (h, h), "wk": (h, narrow), "wv": (h, narrow), "wo": (h, h)}
@@ -95,8 +92,7 @@ def test_llama_layer(policy: Policy, normed: bool, past: int) -> None:
         shapes |= {"past_k": (2, kv, past, d), "past_v": (2, kv, past, d)}
     values, arrays = made(**shapes)
     scale = 1 / math.sqrt(d)
-    block = blocks.llama_layer.build(
-        policy,
+    block = blocks.llama_layer(
         **values,
         heads=heads,
         kv_heads=kv,
@@ -138,7 +134,7 @@ def test_moe_ffn_weighs_the_chosen_experts_only() -> None:
     values, arrays = made(
         x=(tokens, k), router=(k, experts), up=(experts, k, n), gate=(experts, k, n), down=(experts, n, k)
     )
-    (got,) = run(blocks.moe_ffn.build("fusable", **values, chosen=chosen), arrays)
+    (got,) = run(blocks.moe_ffn(**values, chosen=chosen), arrays)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
     wanted = np.zeros((tokens, k))
     for t in range(tokens):
@@ -167,13 +163,13 @@ def test_convolution_blocks() -> None:
     values, arrays = made(x=(2, c, 5, 5), w=(c, c, 3, 3), gain=one, bias=one, mean=one, variance=one)
     arrays["variance"] = np.abs(arrays["variance"]) + np.float32(0.5)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.conv_norm_act.build("fusable", **values, eps=1e-5), arrays)
+    (got,) = run(blocks.conv_norm_act(**values, eps=1e-5), arrays)
     normed = (convolved(a["x"], a["w"]) - a["mean"]) / np.sqrt(a["variance"] + 1e-5) * a["gain"] + a["bias"]
     np.testing.assert_allclose(got, np.maximum(normed, 0), rtol=1e-9, atol=1e-9)
 
     values, arrays = made(x=(2, c, 5, 5), w1=(c, c, 3, 3), b1=one, w2=(c, c, 3, 3), b2=one)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.basic_block.build("fusable", **values), arrays)
+    (got,) = run(blocks.basic_block(**values), arrays)
     y = np.maximum(convolved(a["x"], a["w1"]) + a["b1"], 0)
     np.testing.assert_allclose(got, np.maximum(convolved(y, a["w2"]) + a["b2"] + a["x"], 0), rtol=1e-9, atol=1e-9)
 
@@ -184,7 +180,7 @@ def test_unet_block() -> None:
     shapes = {f"{part}{i}": one for i in (1, 2) for part in ("gain", "bias", "b")}
     values, arrays = made(x=(2, c, 5, 5), w1=(c, c, 3, 3), w2=(c, c, 3, 3), **shapes)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.unet_block.build("fusable", **values, groups=groups, eps=eps), arrays)
+    (got,) = run(blocks.unet_block(**values, groups=groups, eps=eps), arrays)
 
     def half(x: Numbers, i: int) -> Numbers:
         grouped = x.reshape(2, groups, -1)

@@ -90,6 +90,7 @@ def test_it_opens_says_the_numbers_and_asks_nobody(opened: Chromium, source: dic
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_a_click_on_a_kernel_opens_its_details(opened: Chromium, source: dict[str, Any]) -> None:
     attention = kernel(source, "attention")
     opened.click(*place_of(opened, f"attention {attention['name']}", "in the plan"))
@@ -103,6 +104,7 @@ def test_a_click_on_a_kernel_opens_its_details(opened: Chromium, source: dict[st
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_code_is_shown_when_it_is_asked_for(opened: Chromium, source: dict[str, Any]) -> None:
     opened.click_on(f".row[data-kernel='{kernel(source, 'attention')['name']}']")
     assert opened.text("#panel details pre") == ""
@@ -111,6 +113,7 @@ def test_code_is_shown_when_it_is_asked_for(opened: Chromium, source: dict[str, 
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_a_gap_leads_to_its_reason(opened: Chromium, source: dict[str, Any]) -> None:
     attention = kernel(source, "attention")["name"]
     gap = next(b for b in source["report"]["boundaries"] if b["consumer"] == attention and b["reason"] == "no_rule")
@@ -124,9 +127,10 @@ def test_a_gap_leads_to_its_reason(opened: Chromium, source: dict[str, Any]) -> 
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) -> None:
     (folder / "layer.txt").write_text(WRONG_BIAS)
-    made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["mark_regions"]))
+    made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["fuse_epilogues"]))
     (missed,) = [m for m in made.report().missed if m.rule == "linear"]
     browser.open(write_atomically(folder / "report.html", page(source_of(made)), "page"))
     browser.click(*place_of(browser, missed.message, "between two kernels", step=8))
@@ -141,6 +145,7 @@ def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) 
     quiet(browser)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "graph",
     [
@@ -160,6 +165,7 @@ def test_small_and_symbolic_graphs_have_pages_too(graph: Graph, browser: Chromiu
     quiet(browser)
 
 
+@pytest.mark.slow
 def test_search_and_filters_narrow_the_list(opened: Chromium, source: dict[str, Any]) -> None:
     opened.press("/")
     assert opened.eval("document.activeElement.id") == "search"
@@ -182,6 +188,7 @@ def test_search_and_filters_narrow_the_list(opened: Chromium, source: dict[str, 
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_a_repeated_block_unfolds_and_folds(opened: Chromium) -> None:
     x, y = place_of(opened, "3 blocks alike", "in the plan")
     opened.click(x, y)
@@ -193,6 +200,7 @@ def test_a_repeated_block_unfolds_and_folds(opened: Chromium) -> None:
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_the_stages_are_stepped_through(opened: Chromium, made: Compilation) -> None:
     names = opened.eval("[...document.querySelectorAll('[data-stage]')].map((b) => b.dataset.stage)")
     assert names == ["imported", "recognised", "fused", "legal", "plan"]
@@ -207,6 +215,7 @@ def test_the_stages_are_stepped_through(opened: Chromium, made: Compilation) -> 
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_keys_alone_suffice(opened: Chromium) -> None:
     opened.eval("document.getElementById('canvas').focus()")
     opened.press("ArrowDown")
@@ -224,6 +233,7 @@ def test_keys_alone_suffice(opened: Chromium) -> None:
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_time_memory_and_gaps_have_their_pages(opened: Chromium, source: dict[str, Any]) -> None:
     opened.click_on("#tab-time")
     assert opened.eval("document.querySelectorAll('#time canvas').length") == 2, "as measured and as predicted"
@@ -246,6 +256,7 @@ def test_time_memory_and_gaps_have_their_pages(opened: Chromium, source: dict[st
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_light_and_dark(opened: Chromium) -> None:
     def paper() -> str:
         return str(opened.eval("getComputedStyle(document.body).backgroundColor"))
@@ -269,6 +280,7 @@ def test_light_and_dark(opened: Chromium) -> None:
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_only_names(browser: Chromium, folder: Path) -> None:
     made = compilation(hostile_graph(), make_request())
     written = write_atomically(folder / "report.html", page(source_of(made)), "page")
@@ -290,6 +302,7 @@ def test_hostile_names_are_only_names(browser: Chromium, folder: Path) -> None:
     quiet(browser)
 
 
+@pytest.mark.slow
 def test_it_prints(opened: Chromium, folder: Path) -> None:
     opened.print(folder / "report.pdf")
     assert (folder / "report.pdf").read_bytes().startswith(b"%PDF")
@@ -297,6 +310,7 @@ def test_it_prints(opened: Chromium, folder: Path) -> None:
     quiet(opened)
 
 
+@pytest.mark.slow
 def test_it_fits_a_small_screen(opened: Chromium) -> None:
     for width, height in ((1024, 700), (700, 900)):
         opened.resize(width, height)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.commands import SMALL, Shell
 from tests.cli.test_verify import wrong_rule
 
@@ -27,6 +29,7 @@ def test_a_wrong_rule_is_named_with_node_sides_and_deviations(shell: Shell, laye
     assert culprit["deviation_before"]["deviation"] == 0 < culprit["deviation_after"]["deviation"]
 
 
+@pytest.mark.slow
 def test_in_a_whole_model_the_first_of_many_is_found(shell: Shell, wrong_rule: None) -> None:
     told = shell("bisect", SMALL["bert"], "--json").data
     assert told["precision"] == "in float64" and told["runs"] <= 3 + told["applications"].bit_length()
@@ -39,6 +42,7 @@ def test_one_output_may_be_asked_about(shell: Shell, layer: str) -> None:
     assert "not negative" in shell.fails(1, "bisect", layer, "--bound", "nan")
 
 
+@pytest.mark.slow
 def test_a_bound_below_the_precision_blames_no_rule(shell: Shell) -> None:
     said = shell("bisect", SMALL["bert"], "--bound", "1e-12", "--without", "fuse", "--without", "canonicalize")
     assert said.code == 5 and "before any rule is applied" in said.err

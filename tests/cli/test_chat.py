@@ -30,6 +30,7 @@ def model_at(folder: Path, **fields: str) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_questions_go_through_the_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ def test_tokens_a_second_are_told_without_what_compiling_takes(tmp_path: Path, m
     assert main(["chat", str(path), "hello", "--max-tokens", "2"]) == 0 and ready == [True]
 
 
+@pytest.mark.slow
 def test_a_file_without_a_template_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", str(model_at(tmp_path)), "hello"]) == UnsupportedError.exit_code
     assert "chat template" in capsys.readouterr().err

@@ -42,11 +42,19 @@ def test_a_package_that_is_missing_comes_with_its_command() -> None:
     wanted = ["numpy>=1.26", "no-such-package[x]>=2,<3 ; extra == 'rare'", "@@"]
     present, absent = packages(wanted)
     assert present.version == np.__version__ and present.extra == ""
-    assert absent == Package("no-such-package", None, "rare", f"{sys.executable} -m pip install 'dovetail[rare]'")
+    assert absent == Package("no-such-package", None, "rare", f"{sys.executable} -m pip install 'dovetail-ml[rare]'")
     (lack,) = missing([present, absent], measured=True, kept={"on": True, "problem": ""})
     assert (lack.what, lack.add) == ("no-such-package", absent.add)
     needed, lack = missing(packages(["gone-too>=1", wanted[1]]), measured=True, kept={"on": True, "problem": ""})
     assert needed.add == f"{sys.executable} -m pip install 'gone-too>=1'" and lack.what == "no-such-package"
+
+
+def test_extras_of_contributors_are_for_checkouts() -> None:
+    lines = ["ruff>=0.6 ; extra == 'check'", "safetensors>=0.5 ; extra == 'safetensors'"]
+    assert [p.extra for p in packages(lines)] == ["safetensors"]
+    check, safetensors = packages(lines, Path("/src/tree"))
+    assert check.add.endswith("-m pip install -e '/src/tree[check]'")
+    assert safetensors.add.endswith("-m pip install -e '/src/tree[safetensors]'")
 
 
 def test_figures_and_cache_that_are_missing_come_with_their_command(
@@ -60,6 +68,7 @@ def test_figures_and_cache_that_are_missing_come_with_their_command(
     assert [lack["add"] for lack in found["missing"] if "pip" not in lack["add"]] == ["dovetail doctor --calibrate"]
 
 
+@pytest.mark.slow
 def test_the_processor_is_told_as_compiled_code_uses_it(shell: Shell) -> None:
     found = shell("doctor", "--json").data["processor"]
     assert found["vector_bits"] in (128, 256, 512) and found["vector_registers"] >= 16

@@ -13,6 +13,7 @@ from tests.cli.commands import SMALL, Shell
 from tests.golden import Golden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
 def test_reports_of_the_built_in_models(model: str, shell: Shell, golden: Golden) -> None:
     said = shell("explain", model)
@@ -89,6 +90,7 @@ def test_a_summary_fits_a_screen_and_all_can_be_asked_for(shell: Shell, tmp_path
     assert len(wide.splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_repeated_blocks_are_found_by_their_structure(shell: Shell) -> None:
     told = shell("explain", SMALL["bert"].replace("layers=2", "layers=5"), "--json").data
     (repeat,) = told["repeats"]

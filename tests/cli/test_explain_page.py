@@ -23,6 +23,7 @@ def without_clock(report: dict[str, Any]) -> dict[str, Any]:
     return {**report, "passes": [(p["name"], p["nodes_after"]) for p in report["passes"]]}
 
 
+@pytest.mark.slow
 def test_the_page_has_the_numbers_that_json_has(shell: Shell, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     said = shell("explain", SMALL["bert"], "--json", "--html", str(place))

@@ -20,6 +20,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(path), "hello w", "--max-tokens", "6", "--times"]) == 0
     shown = capsys.readouterr().out
@@ -27,6 +28,7 @@ def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert shown.rstrip("\n") == "\n".join(map(visible, wanted.split("\n"))).rstrip("\n") and wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -29,6 +29,7 @@ def test_what_is_gained_is_told_and_fails_nothing(shell: Shell, layer: str, tmp_
     assert said.code == 0 and "linear: 1 of 0" in said.data["gained"]
 
 
+@pytest.mark.slow
 def test_the_lock_lies_beside_the_model(shell: Shell, layer: str) -> None:
     assert shell("lock", layer).code == 0
     assert Path(layer).with_suffix(".lock").is_file()

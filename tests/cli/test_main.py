@@ -28,6 +28,7 @@ from tests.golden import Golden
 RUN = [sys.executable, "-m", "dovetail"]
 
 
+@pytest.mark.slow
 def test_version_of_the_module() -> None:
     done = subprocess.run([*RUN, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"dovetail {dovetail.__version__}\n"
@@ -95,7 +96,6 @@ def test_a_misspelt_command_is_told_the_nearest(shell: Shell) -> None:
         (["train", SMALL["bert"], "--data", "x", "--every", "1"], "--every", "--checkpoint"),
         (["generate", "x.gguf", "hello", "--adapter-scale", "2"], "--adapter-scale", "--adapter"),
     ],
-    ids=lambda x: x[0] if isinstance(x, list) else None,
 )
 def test_an_option_without_effect_is_refused(shell: Shell, line: list[str], flag: str, needed: str) -> None:
     assert f"{flag} without {needed}" in shell.fails(1, *line)
@@ -196,15 +196,18 @@ def unread(*argv: str) -> tuple[int, str]:
     return command.returncode, without_progress(said)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert unread("show", SMALL["bert"], "--stage", "rules") == (0, "")
 
 
+@pytest.mark.slow
 def test_a_gate_fails_even_if_nobody_reads_the_report() -> None:
     code, said = unread("explain", SMALL["bert"], "--require", "swiglu=9")
     assert code == 4 and "swiglu: 0 of 9" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_said_in_words() -> None:
     with open("/dev/full", "w") as full:
@@ -214,6 +217,7 @@ def test_a_full_disk_is_said_in_words() -> None:
     assert said.startswith("dovetail: the output cannot be written") and "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="closing a stream is written for a POSIX shell")
 def test_a_closed_stdout_is_no_failure() -> None:
     done = subprocess.run(
@@ -222,6 +226,7 @@ def test_a_closed_stdout_is_no_failure() -> None:
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*RUN, "explain", SMALL["unet"]], capture_output=True, text=True, env=environ, timeout=60)
@@ -229,6 +234,7 @@ def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     assert "unet on cpu" in done.stdout and "\\u2192" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_interrupting_is_quiet() -> None:
     large = "llama:layers=1000,hidden=8,heads=2,kv_heads=1,inner=8,vocabulary=8,batch=1,seq=4"

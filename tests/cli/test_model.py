@@ -44,10 +44,10 @@ def test_a_list_goes_on_behind_a_comma() -> None:
     assert {s for s in stages if s.count(".") == 2} == {"stages.0.0", "stages.1.0", "stages.1.1"}
 
 
-def test_switches_numbers_and_policies_are_read() -> None:
-    graph = graph_of("llama:layers=1,hidden=8,heads=2,kv_heads=1,normed_heads=true,eps=0.25,policy=direct")
+def test_switches_and_numbers_are_read() -> None:
+    graph = graph_of("llama:layers=1,hidden=8,heads=2,kv_heads=1,normed_heads=true,eps=0.25")
     block = next(v for v in graph.values if v.op.name == "llama_layer")
-    assert (block.attrs["eps"], block.attrs["policy"]) == (0.25, "direct")
+    assert block.attrs["eps"] == 0.25
     assert any(p.attrs["name"] == "layers.0.q_norm.gain" for p in graph.parameters)
 
 
@@ -68,7 +68,6 @@ def test_switches_numbers_and_policies_are_read() -> None:
         ("llama:theta=inf", "theta of llama is 'inf'", "a number above 0"),
         ("llama:dtype=f8", "dtype of llama is 'f8'", "bf16"),
         ("llama:normed_heads=maybe", "normed_heads of llama is 'maybe'", "true or false"),
-        ("llama:policy=fast", "policy of llama is 'fast'", "direct, fusable"),
         ("llama:seq=2+", "seq of llama is '2+'", "name of a size"),
         ("resnet:blocks=3,x", "blocks of resnet is '3,x'", "a list of positive integers"),
         ("lama", "neither a file nor a built-in model 'lama'", "did you mean llama?"),

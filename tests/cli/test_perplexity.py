@@ -37,6 +37,7 @@ def wanted(path: Path, window: int) -> tuple[float, int]:
     return math.exp(-float(np.mean(found))), len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [4, 512])
 def test_perplexity_is_that_of_the_logits(window: int, path: Path, text: str, shell: Shell) -> None:
     found = shell("perplexity", str(path), text, "--window", str(window), "--json").data
@@ -44,10 +45,12 @@ def test_perplexity_is_that_of_the_logits(window: int, path: Path, text: str, sh
     assert found["tokens"] == tokens and found["perplexity"] == pytest.approx(perplexity, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_text_says_how_many_tokens(path: Path, text: str, shell: Shell) -> None:
     assert "over 2 tokens" in shell("perplexity", str(path), text, "--max-tokens", "3").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

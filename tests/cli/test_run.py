@@ -68,6 +68,7 @@ def test_inputs_are_made_up_only_if_asked_for(shell: Shell, sums: str) -> None:
     assert first.split(drop)[0] == again.split(drop)[0] != other.split(drop)[0]
 
 
+@pytest.mark.slow
 def test_built_in_models_and_text_run_with_made_up_weights(shell: Shell, tmp_path: Path) -> None:
     assert "logits: f32[1, 8, 100]" in shell("run", SMALL["llama"], "--random", "0").out
     path = tmp_path / "layer.txt"

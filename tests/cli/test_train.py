@@ -82,6 +82,7 @@ def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_
     assert page.count("<polyline") == 3 and "100 steps" in page
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same(shell: Shell, model: str, tmp_path: Path) -> None:
     data, state, log = examples(tmp_path / "train.npz"), str(tmp_path / "s.safetensors"), tmp_path / "run.jsonl"
     line = ["train", model, "--loss", "cross_entropy", "--data", data, "--json", "--log", str(log)]
@@ -141,6 +142,7 @@ def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: s
     assert said.code == 1 and "cannot be read as arrays" in said.err
 
 
+@pytest.mark.slow
 def test_narrow_pairs_are_trained_and_added_to_their_weights(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--steps", "60"]

@@ -57,6 +57,7 @@ def test_what_ifs_as_data(shell: Shell, missed: str) -> None:
     assert found["predicted_gain_seconds"] == gain > 0 and found["measured_gain_seconds"] is None
 
 
+@pytest.mark.slow
 def test_both_are_measured(shell: Shell, missed: str) -> None:
     (found,) = shell("what-if", missed, APART, "--apply", "--runs", "2", "--json").data["what_ifs"]
     assert found["measured_before_seconds"] > 0 and found["after"]["measured_seconds"] > 0

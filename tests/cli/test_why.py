@@ -38,6 +38,7 @@ def test_json_has_every_attempt(shell: Shell, wrong_bias: str) -> None:
     assert told["kernel"]["nodes"][-1]["name"] == "%2"
 
 
+@pytest.mark.slow
 def test_a_rule_that_got_part_of_the_way_tells_how_far(shell: Shell) -> None:
     told = shell("why", SMALL["bert"], "layers.0 softmax", "--json").data
     for attempt in told["attempts"]:
@@ -50,11 +51,13 @@ def test_an_origin_is_enough_where_it_is_one_node(shell: Shell, layer: str) -> N
     assert shell("why", layer, "produ", "--json").data["node"] == "%0"
 
 
+@pytest.mark.slow
 def test_words_narrow_an_origin_down(shell: Shell) -> None:
     told = shell("why", SMALL["llama"], "layers.1 softmax", "--json").data
     assert (told["op"], told["where"]) == ("softmax", "layers.1")
 
 
+@pytest.mark.slow
 def test_an_ambiguous_origin_lists_its_nodes(shell: Shell, layer: str) -> None:
     said = shell.fails(1, "why", layer, "the")
     assert "2 nodes are at 'the'" in said
@@ -74,6 +77,7 @@ def test_inputs_and_parameters_are_computed_by_nothing(shell: Shell, layer: str)
     assert "w (param) is computed by no kernel" in shell.fails(1, "why", layer, "w")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
 def test_names_are_those_of_stage_mir_and_of_the_report(model: str, shell: Shell) -> None:
     text = shell("show", model, "--stage", "mir").out
@@ -105,6 +109,7 @@ def test_the_code_of_the_kernel_is_shown_as_it_is_compiled(shell: Shell, layer: 
     assert shell("why", layer, "%0", "--json").data["code"] is None
 
 
+@pytest.mark.slow
 def test_assembly_is_that_of_this_host(shell: Shell, layer: str) -> None:
     text = shell("why", layer, "%0", "--code", "asm", "--json").data["code"]["text"]
     assert "\tret" in text and "define" not in text

@@ -61,6 +61,7 @@ def test_what_a_reversed_loop_may_do_at_once() -> None:
     assert width(summed, reassociate=True) == 16
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_integers_is_no_recursion() -> None:
     index: Expr = COLUMN
     for _ in range(20_000):

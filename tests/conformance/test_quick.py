@@ -35,6 +35,7 @@ def rows(part: str) -> dict[str, list[int]]:
     return {found[1]: [int(n or 0) for n in found.groups()[1:]] for found in ROW.finditer(text)}
 
 
+@pytest.mark.slow
 def test_every_operator_that_passes_has_a_case_here() -> None:
     listed = {operator for operator, _ in LINES}
     assert not {op for op, (passed, *_) in rows("operator").items() if passed} - listed

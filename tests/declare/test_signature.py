@@ -45,29 +45,6 @@ def test_what_is_handed_on_is_caught_whatever_it_is(c: float | None, sign: Sign)
     assert fuse(graph, [outer]).graph.outputs["y"] is outer(X, Y, c=c, sign=sign)
 
 
-@fused_op(shapes="x[n] a[n] b[n] d[n]", together=("a b",))
-def joined(x: Value, a: Value | None = None, b: Value | None = None, d: Value | None = None) -> Value:
-    """x, with a and b or without both, with d or without."""
-    y = ops.exp(x) if a is None or b is None else ops.exp(x) * a + b
-    return y if d is None else y - d
-
-
-def test_what_goes_together_is_never_tried_apart() -> None:
-    assert sorted(v.label for v in joined.variants) == ["x", "x, a, b", "x, a, b, d", "x, d"]
-    with pytest.raises(TypeRuleError, match="without b") as refused:
-        joined(X, Y)
-    assert refused.value.hint == "pass all of a, b, or none"
-    assert joined(X, Y, Y).type == X.type
-
-
-def test_only_optional_parameters_go_together() -> None:
-    with pytest.raises(TraceError, match="'x' is never left out"):
-
-        @fused_op(shapes="x[n] a[n]", together=("x a",))
-        def wrong(x: Value, a: Value | None = None) -> Value:  # pyright: ignore[reportUnusedFunction]
-            return x if a is None else x + a
-
-
 @fused_op(shapes="x[n] a[n]")
 def picky(x: Value, a: Value | None = None, *, c: float | None = None) -> Value:
     """exp(x * c) with an addend, which only a scaled one has."""

@@ -56,6 +56,7 @@ def test_a_part_is_computed_once_for_each_choice_of_its_arguments() -> None:
     assert len(calls) == 6, "outside traces every call computes it"
 
 
+@pytest.mark.slow
 def test_traces_hold_nothing_when_they_are_done() -> None:
     @part_of_traces
     def twice(x: Value) -> Value:

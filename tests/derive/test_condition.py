@@ -89,6 +89,7 @@ def test_an_unknown_question_is_opaque() -> None:
         condition_of(Guard.of(asks, "", ""), {"a": hole("a")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ALL, ids=lambda op: op.name)
 def test_conditions_say_what_guards_say(op: FusedOp[...]) -> None:
     random = Random(0)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from dovetail import Graph, Value, ops
 from dovetail.declare import group_rule
@@ -61,6 +62,7 @@ def wide(count: int) -> Graph:
     return Graph.of({f"y{i}": X @ param(f"w{i}", f32[8, 3 + i % 2]) for i in range(count)})
 
 
+@pytest.mark.slow
 def test_many_members_in_linear_time() -> None:
     def seconds(count: int) -> float:
         graph = wide(count)

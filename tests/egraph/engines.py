@@ -20,7 +20,7 @@ from dovetail.egraph.saturate import Budget, Saturation, saturate
 from dovetail.ir.graph import Graph
 
 needs_egglog = pytest.mark.skipif(
-    importlib.util.find_spec("egglog") is None, reason="egglog is not installed: pip install 'dovetail[egglog]'"
+    importlib.util.find_spec("egglog") is None, reason="egglog is not installed: pip install 'dovetail-ml[egglog]'"
 )
 
 

@@ -53,6 +53,7 @@ def test_cycles_in_a_start_are_broken() -> None:
     assert extract(found, [{1: 1, 2: 1}]).cost == 5.0
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_residual_adds_has_no_number_too_large() -> None:
     layers = 2_000
     classes = [[(1.0, (2 * i + 1, 2 * i + 2)), (2.5, (2 * i + 2,))] for i in range(layers)]
@@ -76,6 +77,7 @@ def problems(draw: DrawFn, most: int = 9) -> Problem:
     return Problem(classes, (0,))
 
 
+@pytest.mark.slow
 @given(problems())
 def test_search_is_never_below_the_integer_program_and_has_no_cycle(found: Problem) -> None:
     reached = extract(found)
@@ -85,6 +87,7 @@ def test_search_is_never_below_the_integer_program_and_has_no_cycle(found: Probl
     assert reached.cost >= least_cost(found) - 1e-6
 
 
+@pytest.mark.slow
 @given(problems())
 def test_the_optimum_of_every_random_problem_is_found(found: Problem) -> None:
     assert extract(found).cost <= least_cost(found) + 1e-6
@@ -114,6 +117,7 @@ def joinable(draw: DrawFn) -> Problem:
     return Problem(options, found.roots, (), extents, PRICES)
 
 
+@pytest.mark.slow
 @given(joinable())
 def test_what_joins_is_priced_as_one_kernel_however_the_search_came_there(found: Problem) -> None:
     reached = extract(found)
@@ -122,6 +126,7 @@ def test_what_joins_is_priced_as_one_kernel_however_the_search_came_there(found:
     assert reached.cost >= least_joined(found) - 1e-6
 
 
+@pytest.mark.slow
 @given(joinable())
 def test_the_optimum_of_every_problem_with_regions_is_found(found: Problem) -> None:
     assert extract(found).cost <= least_joined(found) + 1e-6

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
+
 from dovetail import Graph, Value, ops
 from dovetail.dtypes import f32
 from dovetail.egraph.engine import EGraph, egraph_of
@@ -115,12 +117,14 @@ def test_layers_whose_numbers_are_added_in_a_tree_are_alike() -> None:
     assert solved[0] == solved[1] > 1
 
 
+@pytest.mark.slow
 def test_layers_are_solved_once() -> None:
     few, many = (solve(Layers(llama_of(n)), EVERYTHING.phases(), Budget(), EGraph()) for n in (12, 24))
     assert many.pieces == few.pieces + 12
     assert len(many.solved) == len(few.solved) < 8
 
 
+@pytest.mark.slow
 def test_replaying_gives_what_solving_the_whole_gives() -> None:
     graph = llama_of(12)
     uses = {v: graph.uses.count(v) for v in graph.values}

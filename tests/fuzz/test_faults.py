@@ -38,6 +38,7 @@ def test_all_faults_are_tried() -> None:
     assert {*FEW} == {*FAULTS} - {"hosts"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_nothing_breaks(name: str, tmp_path: Path) -> None:
     assert FAULTS[name][0](FEW[name], tmp_path) == []
@@ -74,6 +75,7 @@ def test_a_signal_that_a_callback_swallows_breaks_nothing(tmp_path: Path, monkey
     assert (signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
 
 
+@pytest.mark.slow
 def test_a_broken_graph_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def half(folder: Path) -> None:

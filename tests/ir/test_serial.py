@@ -71,6 +71,7 @@ def test_graphs_come_back(graph: Graph, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["graph.dovetail"]
 
 
+@pytest.mark.slow
 @given(strategies.graphs(symbolic=True, empty=True))
 def test_random_graphs_come_back(drawn: tuple[Graph, Any]) -> None:
     again = from_buffer(to_bytes(drawn[0]), VOCABULARY)
@@ -341,6 +342,7 @@ def test_texts_that_are_no_graphs_are_refused(text: bytes, message: str) -> None
     assert message in str(refused(forged(text, b"")))
 
 
+@pytest.mark.slow
 def test_many_rows_take_little_time() -> None:
     many = b"".join(row(name=b"%d" % i, shape=(0,), length=0, digest=serial_table.digest(b"")) for i in range(2_000))
     assert "an array at" in refused(forged(TEXT, many)).message

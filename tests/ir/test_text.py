@@ -34,6 +34,7 @@ def there_and_back(graph: Graph) -> str:
     return text
 
 
+@pytest.mark.slow
 @given(strategies.graphs(symbolic=True, empty=True))
 def test_random_graphs_come_back(drawn: tuple[Graph, Any]) -> None:
     there_and_back(drawn[0])

@@ -55,6 +55,7 @@ def test_good_graphs_pass() -> None:
     verify(Graph.of(ops.matmul(X, Y)))
 
 
+@pytest.mark.slow
 @given(strategies.graphs(symbolic=True))
 def test_random_graphs_pass_before_and_after_fusing(drawn: tuple[Graph, Any]) -> None:
     verify(drawn[0])

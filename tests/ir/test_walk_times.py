@@ -26,6 +26,7 @@ def seconds(work: Callable[[], object]) -> float:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["print", "parse", "verify", "serial"])
 def test_time_grows_with_the_number_of_values(work: str) -> None:
     def run(length: int) -> float:

@@ -20,6 +20,7 @@ LOWEST = float(np.finfo(np.float32).min)
 LENGTHS = [(1, 1), (3, 40), (40, 40), (130, 20), (20, 130), (90, 90)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fill", "causal", "kept", "window"),
     [(-np.inf, True, True, None), (LOWEST, True, False, None), (LOWEST, False, True, None), (-1e9, True, True, 5)],
@@ -45,6 +46,7 @@ def test_filled_before_the_mask(fill: float, causal: bool, kept: bool, window: i
             check(graph, feeds, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "fill", "window"),
     [(f16, -65504.0, 5), (f32, -1e9, None), (f32, LOWEST, 5), (f32, -np.inf, None)],

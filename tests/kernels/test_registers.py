@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.codegen.llvm.function import Function
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import RELU, Epilogue
 from dovetail.targets.cpu.attention.backward import sums_function
 from dovetail.targets.cpu.attention.functions import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
@@ -119,7 +119,7 @@ def module_of(function: Function) -> str:
 @EVERY_MACHINE
 @pytest.mark.parametrize("point", [False, True])
 def test_convolutions(machine: Host, point: bool) -> None:
-    device, epilogue = vectors_of(machine), Epilogue("relu", True)
+    device, epilogue = vectors_of(machine), Epilogue(RELU, True)
     wide = PixelTile.of(device, 64, epilogue, point)
     few = RegisterTile(device, *few_pixels.least_waste(device, 49), epilogue, point)
     side = broadcast_tile_of(device, 64, epilogue, equidistant=point)
@@ -164,7 +164,7 @@ def test_few_results(machine: Host, results: int) -> None:
 def test_panels_of_filters(machine: Host, residual: bool) -> None:
     device = vectors_of(machine)
     for form in forms_of(device):
-        tile = RegisterTile(device, *form, Epilogue("relu", True, residual), True)
+        tile = RegisterTile(device, *form, Epilogue(RELU, True, residual), True)
         found = loops(code_for(machine, module_of(micro_kernel(tile, 1))))
         assert len(found) == 3, "with results prefetched, without, and channel by channel"
         assert not [line for loop in found for line in on_stack(loop)]

@@ -54,10 +54,12 @@ def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
     return ids[-count:]
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_the_model_with_floats(path: Path, model: LanguageModel) -> None:
     assert list(model.tokens(PROMPT, max_tokens=12)) == by_floats(path, PROMPT, 12)
 
 
+@pytest.mark.slow
 def test_the_first_token_waits_for_one_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     plain = Programs._program  # pyright: ignore[reportPrivateUsage]
@@ -194,6 +196,7 @@ def test_a_session_forgets_only_what_it_has(model: LanguageModel) -> None:
         session.trim(3)
 
 
+@pytest.mark.slow
 def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     path = tmp_path / "m.gguf"
@@ -252,6 +255,7 @@ def test_pieces_of_a_prompt_come_first_where_it_is_scored(model: LanguageModel) 
         Request(scores_prompt=True)
 
 
+@pytest.mark.slow
 def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel) -> None:
     found = read_decoder(read_gguf(path))
     of, ids = found.shape, [9, 8, 7, 6]

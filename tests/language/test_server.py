@@ -76,6 +76,7 @@ def call(
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 
 
+@pytest.mark.slow
 def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
     asked: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12, "model": "any"}
     status, whole, _ = call(server, "/v1/chat/completions", asked)
@@ -91,6 +92,7 @@ def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
     assert parts[-2]["choices"][0]["finish_reason"] == choice["finish_reason"]
 
 
+@pytest.mark.slow
 def test_completions_are_those_of_the_model_alone(model: LanguageModel, server: Server) -> None:
     texts, ids = ["hello w", "he"], [5, 6, 7, 8]
     asked = {"prompt": texts, "temperature": 0, "max_tokens": 10, "logprobs": 2}
@@ -132,6 +134,7 @@ def test_an_answer_of_a_schema_satisfies_it(server: Server) -> None:
     assert status == 200 and 1 <= json.loads(found["choices"][0]["message"]["content"])["n"] <= 99
 
 
+@pytest.mark.slow
 def test_embeddings_as_numbers_and_as_bytes(model: LanguageModel, server: Server) -> None:
     status, found, _ = call(server, "/v1/embeddings", {"input": ["hello", [9, 8, 7]], "model": "tiny"})
     assert status == 200 and found["usage"]["total_tokens"] == 4
@@ -300,6 +303,7 @@ def test_a_client_that_hangs_up_leaves_the_batch(model: LanguageModel, streams: 
         assert call(server, "/v1/completions", {"prompt": "hello", "max_tokens": 2})[0] == 200
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_harm_no_one_and_are_closed(model: LanguageModel) -> None:
     with served(model, limits=Limits(connections=4, arrival=0.5)) as server:
         silent = [raw_connection(server) for _ in range(4)]

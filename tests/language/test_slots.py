@@ -124,6 +124,7 @@ def test_sequences_join_and_leave_and_change_no_bit(of: Programs, alone: Array) 
     assert steps > 50
 
 
+@pytest.mark.slow
 def test_a_copied_prefix_is_as_good_as_reading_it(of: Programs, alone: Array) -> None:
     slots = Slots(of, 3)
     slots.extend(0, IDS[:50])
@@ -133,6 +134,7 @@ def test_a_copied_prefix_is_as_good_as_reading_it(of: Programs, alone: Array) ->
     assert np.array_equal(slots.extend(0, IDS[50:60])[0], alone[59]), "the source is as it was"
 
 
+@pytest.mark.slow
 def test_a_slot_that_waits_keeps_its_tokens(of: Programs, alone: Array) -> None:
     slots = Slots(of, 3)
     for slot in range(3):
@@ -141,6 +143,7 @@ def test_a_slot_that_waits_keeps_its_tokens(of: Programs, alone: Array) -> None:
     assert np.array_equal(slots.extend(1, [IDS[21]])[0], alone[21])
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit(tmp_path: Path) -> None:
     one, two = (Slots(programs(tmp_path, "q8_0", "llama", threads=n), 2) for n in (1, 2))
     for slots in (one, two):

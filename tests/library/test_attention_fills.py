@@ -167,6 +167,7 @@ def cases(draw: DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @given(cases())
 def test_fused_is_what_is_written(case: Case) -> None:
     mask = None if case.mask is None else input("mask", f32[case.mask.shape])

@@ -14,7 +14,6 @@ from dovetail.derive.fuse import Fused
 from dovetail.dtypes import f16
 from dovetail.ir.leaf import constant, input
 from dovetail.library.conv_batch_norm import conv_batch_norm
-from dovetail.library.lora_matmul import lora_matmul
 from dovetail.library.scores import Scaled, scores
 from dovetail.ops.convolution import conv
 from dovetail.passes.canonicalize import canonicalize
@@ -55,14 +54,6 @@ def test_a_divisor_whose_inverse_overflows_stays_a_divisor() -> None:
     result = fused(written, [scores])
     assert result.graph.count(scores) == 0
     stays_in_range(written, result, {"q": full(Q, 0.01), "k": full(K, 0.02)})
-
-
-def test_a_low_rank_update_is_scaled_where_it_was() -> None:
-    x, w, a, b = (input(n, f16[s]) for n, s in (("x", (4, 16)), ("w", (16, 8)), ("a", (16, 2)), ("b", (2, 8))))
-    written = x @ w + ((x @ a) * 0.0625) @ b
-    result = fused(written, [lora_matmul])
-    assert result.graph.outputs["y"] is lora_matmul(x, w, a, b, scale=0.0625, scaled="narrow")
-    stays_in_range(written, result, {"x": full(x, 10), "w": full(w, 1), "a": full(a, 10), "b": full(b, 100)})
 
 
 def test_a_norm_is_not_folded_into_weights_of_f16() -> None:

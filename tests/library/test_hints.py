@@ -58,6 +58,7 @@ def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, An
         np.testing.assert_allclose(got[name], wanted[name], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
 def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, seed: int) -> None:

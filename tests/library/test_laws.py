@@ -24,6 +24,7 @@ def over(cases: list[tuple[FusedOp[...], Variant]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("op", "variant"), cases, ids=[f"{op.name}[{v.label}]" for op, v in cases])
 
 
+@pytest.mark.slow
 @over(CASES)
 def test_meaning_recognition_round_trip_and_operand_order(op: FusedOp[...], variant: Variant) -> None:
     """Four laws of the same arguments: to draw them takes longer than a law."""
@@ -45,11 +46,13 @@ def test_range(op: FusedOp[...], variant: Variant) -> None:
         laws.check_range(op, variant, seed=6, evaluate=evaluate)
 
 
+@pytest.mark.slow
 @over(SOME)
 def test_any_inner_value_may_be_an_output(op: FusedOp[...], variant: Variant) -> None:
     laws.check_inner_outputs(op, variant, seed=5, evaluate=lifted, canonical=canonicalize)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "guard"), GUARDS, ids=[f"{op.name}.{guard.name}" for op, guard in GUARDS])
 def test_every_guard_can_refuse(op: FusedOp[...], guard: Guard) -> None:
     laws.check_guard(op, guard, canonicalize)

@@ -49,6 +49,7 @@ def decoder(layers: int) -> Graph:
     return Graph.of(one(rms_norm.body(stream, param("gain", f32[128]), eps=EPS)))
 
 
+@pytest.mark.slow
 def test_it_fires_at_every_layer_of_a_pre_norm_model() -> None:
     layers = 5
     graph = fuse(decoder(layers), ALL).graph

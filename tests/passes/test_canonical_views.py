@@ -234,6 +234,7 @@ def detour(draw: st.DrawFn, value: Value) -> Value:
     return build.transpose(back, [order.index(i) for i in range(value.rank)])
 
 
+@pytest.mark.slow
 @given(movements())
 def test_a_movement_has_one_form(pair: tuple[Value, Value]) -> None:
     straight, winding = pair
@@ -256,6 +257,7 @@ def test_a_reshape_that_fits_no_axis(order: tuple[int, ...]) -> None:
     assert canonical(back) is x
 
 
+@pytest.mark.slow
 def test_many_reshapes_that_fit_no_axis() -> None:
     """A chain that is longer than anyone looks down stays right, and its form is found in one go."""
     y = x = input("x", f32[4, 6, 5])

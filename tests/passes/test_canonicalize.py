@@ -209,6 +209,7 @@ def test_an_op_of_constants_that_fails_is_left_to_the_run() -> None:
     assert canonical(outside) is outside
 
 
+@pytest.mark.slow
 def test_long_chains() -> None:
     y = x = input("x", f32[2, 3])
     for _ in range(4_000):
@@ -221,16 +222,19 @@ def test_long_chains() -> None:
     assert canonicalize(Graph.of(y)).count() == 8_001
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_graphs_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_symbolic_graphs_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True, empty=True, moves=MOVING))
 def test_movement_at_random(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check_random(*drawn, exact=True)

@@ -14,6 +14,7 @@ from dovetail import Graph, Program, Value, library, ops
 from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.unfuse import unfuse
 from dovetail.dtypes import bf16, f16, f32, f64, i32
+from dovetail.graphs import TensorType
 from dovetail.ir import leaf
 from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
@@ -100,6 +101,7 @@ EPILOGUES: dict[str, Callable[[Value, Value, Value], Value]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["greedy", "egraph"])
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_any_steps_after_a_matmul_are_its_epilogue(name: str, engine: str) -> None:
@@ -111,6 +113,7 @@ def test_any_steps_after_a_matmul_are_its_epilogue(name: str, engine: str) -> No
     assert len(entry.nodes) == len([v for v in walk([value]) if v.op not in leaf.LEAVES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "STREAMED_TAPS", 9)
@@ -121,6 +124,7 @@ def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pyte
     check(EPILOGUES[name](y, CHANNEL, y), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image", "filters", "options"),
     [
@@ -134,7 +138,7 @@ def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pyte
     ],
 )
 def test_every_variant_of_a_convolution_takes_steps(
-    image: dt.TensorType, filters: dt.TensorType, options: dict[str, Any]
+    image: TensorType, filters: TensorType, options: dict[str, Any]
 ) -> None:
     y = ops.conv(input("x", image), param("w", filters), **options)
     y = y + param("b", f32[(filters.shape[0], *(1,) * (len(filters.shape) - 2))])
@@ -143,6 +147,7 @@ def test_every_variant_of_a_convolution_takes_steps(
     check(ops.tanh(y) * y + ops.erf(y), 1)
 
 
+@pytest.mark.slow
 def test_the_transpose_of_a_convolution_takes_steps() -> None:
     """A convolution makes the phases of the stride; the steps are one kernel with the shuffle of its pixels."""
     y = ops.conv_transpose(IMAGE, param("w", f32[6, 4, 2, 2]), strides=(2, 2))
@@ -154,6 +159,7 @@ def test_steps_after_a_norm_join_it(name: str) -> None:
     check(EPILOGUES[name](norm(Z), SCALE, input("full", f32[24, 52])), 1)
 
 
+@pytest.mark.slow
 def test_steps_before_a_norm_or_a_reduction_join_it() -> None:
     assert check(norm(ops.exp(Z) * SCALE), 1).report.count(PROLOGUE) == 1
     check(library.softmax(Z * 0.3 + COLUMN), 1)
@@ -166,16 +172,19 @@ def test_a_reduction_and_what_reads_it_beside_its_operand_are_one_kernel() -> No
     check(Z / ops.sqrt(ops.reduce_sum(Z * Z, axes=(-1,)) + 1e-6), 1)
 
 
+@pytest.mark.slow
 def test_operands_broadcast() -> None:
     for other in (COLUMN, param("row", f32[1, 52]), param("one", f32[1]), input("all", f32[1, 1])):
         check(linear() * other, 1)
 
 
+@pytest.mark.slow
 def test_batched_matmuls_take_steps() -> None:
     a, b = input("a", f32[3, 5, 7, 9]), input("b", f32[3, 1, 9, 13])
     check(ops.leaky_relu(a @ b, slope=0.2) * input("row", f32[5, 1, 13]), 1)
 
 
+@pytest.mark.slow
 def test_views_between_commute_with_steps() -> None:
     check(ops.leaky_relu(ops.split(linear(), axis=-2, parts=2), slope=0.1), 1)
     check(ops.split(linear(), axis=-2, parts=2) * input("zz", f32[2, 12, 52]) + SCALE, 1)
@@ -183,6 +192,7 @@ def test_views_between_commute_with_steps() -> None:
     check(ops.cast(ops.unsqueeze(linear(), axes=(-3,)), dtype=f16), 1)
 
 
+@pytest.mark.slow
 def test_an_inner_value_that_others_read_is_written_too() -> None:
     y = linear()
     program = check({"y": ops.leaky_relu(y, slope=0.1), "inner": y}, 1)
@@ -202,6 +212,7 @@ def test_integers_take_steps() -> None:
     check(ops.cast(ops.maximum(a @ b, leaf.constant(0, i32)), dtype=f32) * 0.5, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"m": 1}, {"m": 7}, {"m": 33}, {"m": 0}])
 def test_symbolic_sizes(sizes: dict[str, int]) -> None:
     x, z = input("x", f32["m", 136]), input("z", f32["m", 52])
@@ -237,6 +248,7 @@ def test_what_does_not_join_says_why(value: Value, reason: str) -> None:
     assert not any(m.rule in (EPILOGUE, PROLOGUE) for m in program.report.lost)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("queries", [1, 3, 16, 37])
 def test_steps_after_attention_are_its_epilogue(name: str, queries: int) -> None:
@@ -266,6 +278,7 @@ def test_steps_after_attention_of_any_rank_are_its_epilogue(lead: tuple[int, ...
     check(ops.cast(y + input("full", f32[*lead, queries, 16]), dtype=f16), 1)
 
 
+@pytest.mark.slow
 def test_attention_with_steps_is_written_where_it_is_read_permuted() -> None:
     q, k, v = (input(n, f32[1, 4, 16, 8]) for n in "qkv")
     y = ops.merge(ops.permute(library.attention(q, k, v, scale=0.25), order=(-2, -3, -1)), axis=-1, count=2)
@@ -273,6 +286,7 @@ def test_attention_with_steps_is_written_where_it_is_read_permuted() -> None:
     check((y * gate) @ param("w", f32[32, 24]), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_steps_after_attention_of_narrow_floats(dtype: Any) -> None:
     q, k, v = (input(n, dtype[1, 2, 19, 16]) for n in "qkv")
@@ -280,6 +294,7 @@ def test_steps_after_attention_of_narrow_floats(dtype: Any) -> None:
     check({"y": ops.relu(y) * input("z", dtype[1, 2, 19, 16]), "inner": y}, 1)
 
 
+@pytest.mark.slow
 def test_rotated_attention_takes_steps() -> None:
     q, k, v = (input(n, f32[1, 4, 21, 16]) for n in "qkv")
     cos, sin = (input(n, f32[21, 16]) for n in ("cos", "sin"))
@@ -287,12 +302,14 @@ def test_rotated_attention_takes_steps() -> None:
     check(ops.cast(y * input("z", f32[1, 4, 21, 16]), dtype=f16), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"s": 1, "n": 9}, {"s": 3, "n": 40}, {"s": 50, "n": 50}])
 def test_attention_of_symbolic_sizes_takes_steps(sizes: dict[str, int]) -> None:
     q, (k, v) = input("q", f32[1, 2, "s", 16]), (input(n, f32[1, 2, "n", 16]) for n in "kv")
     check(library.attention(q, k, v, scale=0.25) * input("z", f32[1, 2, "s", 16]), 1, sizes=sizes)
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_program_apart() -> None:
     """The same scalar steps on the same f32 results: bit for bit."""
     for value in (
@@ -361,6 +378,7 @@ def drawn(y: Value, draw: random.Random, others: list[Value]) -> Value:
     return ops.add(values[-1], y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_random_epilogues(seed: int) -> None:
     draw = random.Random(seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dovetail import Graph, library, ops
@@ -13,22 +12,18 @@ from dovetail.derive.laws import fitting, graph_of
 from dovetail.dtypes import c64, f16, f32
 from dovetail.errors import UnsupportedError
 from dovetail.ir.graph import Builder
-from dovetail.ir.leaf import input, param
+from dovetail.ir.leaf import input
 from dovetail.ir.origin import scope
 from dovetail.ir.type import TensorType
 from dovetail.ir.verify import verify
 from dovetail.library.attention import attention
-from dovetail.library.attention_block import attention_block
-from dovetail.library.lora_matmul import lora_matmul
-from dovetail.library.transformer_layer import transformer_layer
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.claims import Claims
 from dovetail.passes.legalize import legalize
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
-from tests.library import test_transformer_layer as bert
-from tests.library.attending import attend, feeds, heads_of, joined_heads, near, recognised, run
+from tests.library.attending import attend, feeds, near, run
 
 FUSED = tuple(op.name for op in library.ALL)
 
@@ -43,46 +38,7 @@ def spelled_out(graph: Graph, claims: Claims) -> Graph:
     return legalize(graph, claims, lowerings=LOWERINGS).graph
 
 
-@pytest.mark.parametrize(("bias", "operands"), [(True, 14), (False, 8)])
-@pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
-def test_a_whole_layer(bias: bool, operands: int, target: Claims) -> None:
-    spelled = bert.layer(bert.X, joined=True, bias=bias)
-    graph = recognised(spelled, machine=CPU.machine).graph
-    assert graph.outputs["y"].op is transformer_layer and len(graph.outputs["y"].operands) == operands
-    arrays = feeds(graph)
-    wanted = bert.expected(arrays, joined=True)
-    # One level down, then to the end.
-    middle = spelled_out(graph, plain(target, "transformer_layer"))
-    kept = "attention_block" in target.native
-    assert middle.count(attention_block) == kept and middle.count(transformer_layer) == 0
-    end = spelled_out(graph, plain(target))
-    assert all(isinstance(v.op, Primitive) for v in end.values if v.operands)
-    for form in (middle, end):
-        near(run(form, arrays)["y"], wanted)
-
-
-def test_a_block_of_attention_keeps_its_scale_mask_and_heads() -> None:
-    x, mask = input("x", f32[2, 3, 8]), input("mask", f32[2, 1, 1, 3])
-    w, wo = param("w", f32[8, 24]), param("wo", f32[8, 8])
-    graph = Graph.of(attention_block(x, w, wo, mask=mask, heads=2, scale=0.3))
-    arrays = feeds(graph)
-    q, k, v = (heads_of(part, 2) for part in np.split(arrays["x"] @ arrays["w"], 3, axis=-1))
-    wanted = joined_heads(attend(q, k, v, scale=0.3, added=arrays["mask"])) @ arrays["wo"]
-    for claims in (plain(CPU, "attention_block"), plain(CPU, "attention_block", "attention"), plain(CPU), plain(CUDA)):
-        form = spelled_out(graph, claims)
-        assert form.count(attention_block) == 0
-        near(run(form, arrays)["y"], wanted)
-
-
-def test_a_low_rank_update() -> None:
-    x, w = input("x", f32[2, 3, 4]), param("w", f32[4, 5])
-    graph = Graph.of(lora_matmul(x, w, param("a", f32[4, 2]), param("b", f32[2, 5]), scale=0.5))
-    form = spelled_out(graph, plain(CPU))
-    assert all(isinstance(v.op, Primitive) for v in form.values if v.operands)
-    arrays = feeds(graph)
-    near(run(form, arrays)["y"], arrays["x"] @ (arrays["w"] + 0.5 * arrays["a"] @ arrays["b"]))
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
 def test_every_op_goes_down_to_primitives_of_the_same_types(op: FusedOp[...]) -> None:
     """What they mean is for the laws; here every variant has somewhere to go."""

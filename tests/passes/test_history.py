@@ -100,6 +100,7 @@ def test_an_edit_is_told_at_the_node_it_was_about() -> None:
     assert {v.op.name for v in chain.origins} == {"matmul", "add", "relu"}
 
 
+@pytest.mark.slow
 def test_nothing_is_written_down_unless_asked() -> None:
     graph = MODELS["bert"]()
     plain = compilation(graph, make_request()).lowered

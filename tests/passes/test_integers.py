@@ -133,6 +133,7 @@ def test_a_chain_of_quantised_layers_is_one_kernel_a_layer() -> None:
     assert len(program.plan.phase("run")) == 1, program.plan
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(byte_tile_of(host_device()) is None, reason="this machine has no dot product of bytes")
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
 @pytest.mark.parametrize("in_a_view", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import dovetail
 from dovetail import ops
@@ -17,6 +18,7 @@ def body_ops(graph: Graph) -> set[str]:
     return {v.op.name for body in bodies for v in body.values}
 
 
+@pytest.mark.slow
 def test_the_body_of_a_scan_is_fused_and_means_the_same() -> None:
     x, w, h = leaf.input("x", f32[5, 2, 8]), leaf.input("w", f32[4, 8]), leaf.input("h", f32[2, 4])
 

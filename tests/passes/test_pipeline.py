@@ -66,6 +66,7 @@ def judge(graph: Graph) -> None:
     np.testing.assert_allclose(got, by_hand(arrays_for(3)), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_each_stage_is_what_its_name_says() -> None:
     found = {stage: lowered(model()).stage(stage) for stage in STAGES}
     assert found["hir"].count(blocks.swiglu_ffn) == 1

@@ -32,6 +32,7 @@ def same(graph: Graph, other: Graph, feeds: dict[str, Array]) -> None:
         np.testing.assert_allclose(got[name], wanted[name], rtol=near.rtol, atol=near.atol)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_canonical_graphs_mean_the_same(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -42,6 +43,7 @@ def test_canonical_graphs_mean_the_same(drawn: Drawn) -> None:
     assert all(again.outputs[n] is canonical.outputs[n] for n in graph.outputs)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_fused_graphs_mean_the_same_and_unfuse_to_what_they_were(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -54,6 +56,7 @@ def test_fused_graphs_mean_the_same_and_unfuse_to_what_they_were(drawn: Drawn) -
     same(graph, spelled, feeds)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_legal_graphs_mean_the_same(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -62,6 +65,7 @@ def test_legal_graphs_mean_the_same(drawn: Drawn) -> None:
     same(graph, legal, feeds)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_specialised_graphs_mean_the_same_before_and_after_fusion(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -74,6 +78,7 @@ def test_specialised_graphs_mean_the_same_before_and_after_fusion(drawn: Drawn) 
     same(graph, late, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @given(drawn=graphs())
 def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
@@ -83,6 +88,7 @@ def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
         assert_close(got[name], wanted[name], value.dtype)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
     graph, _ = drawn
@@ -91,6 +97,7 @@ def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
     assert str(report)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_no_pass_loses_an_origin(drawn: Drawn) -> None:
     """Whatever a kernel computes can be named in the words of the author."""

@@ -103,6 +103,7 @@ def test_a_region_that_is_cut_is_one_miss_with_the_price_of_every_cut() -> None:
     assert [b.reason for b in report.boundaries] == [LIMIT] * 4
 
 
+@pytest.mark.slow
 @given(graphs(nodes=(20, 60)))
 def test_regions_of_another_target_are_cut_to_the_limits_of_this_one(drawn: tuple[Graph, dict[str, Array]]) -> None:
     limits = CUDA.regions
@@ -236,6 +237,7 @@ def test_regions_that_depend_on_each_other_are_not_batched() -> None:
     assert all(v.attrs["lanes"] == 1 for v in regions_in(batched))
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_random_graphs_keep_their_values(drawn: tuple[Graph, dict[str, Array]]) -> None:
     graph, feeds = drawn

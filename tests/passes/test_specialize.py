@@ -78,6 +78,7 @@ def test_regions_are_specialised() -> None:
     assert region.type == f32[1, 2, 4] and region.attrs["body"].arguments == (f32[1, 2, 4],)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_random_graphs_mean_the_same(drawn: tuple[Graph, dict[str, NDArray[Any]]]) -> None:
     graph, feeds = drawn

@@ -94,6 +94,7 @@ def test_view_of_a_copy_leads_to_the_copy() -> None:
     assert find_aliases(Graph.of(view).values)[view] == Alias(copy, 0, (240, 48, 8))
 
 
+@pytest.mark.slow
 @given(graphs(moves=MOVING, empty=True))
 def test_random_views_of_random_roots(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn

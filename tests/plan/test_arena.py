@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,6 +62,7 @@ def test_nothing_is_written_over_too_early(of: Flow) -> None:
     assert arena.peak <= arena.size <= arena.unshared == sum(of.weights)
 
 
+@pytest.mark.slow
 @given(flows(14), st.lists(st.sampled_from([4 * S, 4 * S * B, 64 * S, 128, 0, 4 * B + 4]), min_size=14, max_size=14))
 def test_symbolic_sizes(of: Flow, sizes: list[Size]) -> None:
     given_sizes = sizes[: len(of.makes)]
@@ -160,13 +161,55 @@ def test_too_many_different_sizes_to_add_up_are_allocated_alone() -> None:
     assert all(arena.slots[t].size == sizes[t] for t in range(300))
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_what_is_read_in_parts_keeps_its_memory_for_some_steps(steps: int) -> None:
+def used(of: Flow, *others: set[int]) -> list[set[int]]:
+    """The tensors of each step, and others."""
+    every = zip(of.makes, of.reads, others or (set[int](),) * len(of.makes), strict=True)
+    return [{*makes, *reads, *more} for makes, reads, more in every]
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_what_a_later_launch_reads_keeps_its_memory(last: int) -> None:
     of = flow([64] * 5, [(), (0,), (1,), (2,), (3,)], {4})
-    slots = allocate(replace(of, lingering_parts={0: steps}), range(5), "arena", 64).slots
+    launched = used(of, *[{0} if step == last else set[int]() for step in range(5)])
+    slots = allocate(of, range(5), "arena", 64, launched=launched).slots
     taken = [t for t in range(1, 5) if slots[t].offset == slots[0].offset]
     # Tensor 0 is last read in step 1: what is made in step 2 may take its memory.
-    assert all(t > 1 + steps for t in taken) and bool(taken)
+    assert all(t > last for t in taken) and (bool(taken) or last == 3)
+
+
+def test_what_an_earlier_launch_writes_has_memory_from_there_on() -> None:
+    of = flow([64] * 4, [(), (0,), (1,), ()], {2, 3})
+    late, early = (allocate(of, range(4), "arena", 64, launched=used(of, set(), {n}, set(), set())) for n in (0, 3))
+    assert late.peak == late.size == 128 and early.peak == early.size == 192
+    assert early.slots[3].offset not in (early.slots[0].offset, early.slots[1].offset)
+
+
+def test_what_no_launch_uses_has_no_slot() -> None:
+    """One launch computes the second tensor on the way to the third."""
+    of = flow([64, 640, 64], [(), (0,), (1,)], {2})
+    arena = allocate(of, range(3), "arena", 64, launched=[{0}, set(), {0, 2}])
+    assert arena.slots.keys() == {0, 2} and arena.size == arena.peak == 128
+
+
+@given(flows(14), st.data())
+def test_tensors_of_one_launch_are_apart(of: Flow, data: st.DataObject) -> None:
+    """And what steps overwrite one by one is as before."""
+    numbers = range(len(of.makes))
+    launched = used(of, *[data.draw(st.sets(st.sampled_from(numbers), max_size=3)) for _ in numbers])
+    arena, plain = allocate(of, numbers, "arena", 64, launched=launched), allocate(of, numbers, "arena", 64)
+    size, peak, least = (evaluate(n, {}) for n in (arena.size, arena.peak, plain.peak))
+    assert arena.over == plain.over and size >= peak >= least
+    assert allocate(of, numbers, "arena", 64, launched=used(of)) == plain
+    paint(of, arena, {})
+
+    def start(tensor: int) -> int:
+        """The first tensor of those that overwrite each other."""
+        return start(arena.over[tensor]) if tensor in arena.over else tensor
+
+    for some in launched:
+        together = {start(t) for t in some}
+        places = sorted((evaluate(arena.slots[t].offset, {}), evaluate(arena.slots[t].size, {})) for t in together)
+        assert all(at + size <= later for (at, size), (later, _) in pairwise(places))
 
 
 def test_elsewhere_and_empty() -> None:
@@ -208,6 +251,7 @@ def live_sets(plan: Plan, sizes: dict[str, Size]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", [True, False])
 def test_minilm_fits_its_two_largest_live_sets(static: bool) -> None:
     graph = bert(batch=8, seq=128) if static else bert()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail import Graph, Value, ops
 from dovetail.declare.cost import is_free
@@ -18,7 +19,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear
 from dovetail.passes.memory_rules import NO_RULES
-from dovetail.plan.plan import Plan, make_plan
+from dovetail.plan.plan import Plan, make_plan, step_by_step, with_launches
 from dovetail.plan.verify import verify_plan
 from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from tests.strategies import graphs
@@ -42,6 +43,7 @@ def test_every_value_that_is_computed_is_one_step() -> None:
     assert plan.steps[1].operands == scores.operands and plan.steps[1].results == (scores,)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn
@@ -56,6 +58,31 @@ def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -
         if value in plan.aliases:
             assert plan.aliases[value].root not in plan.aliases
     assert all(slot.offset % 64 == 0 for slot in plan.slots.values())
+
+
+@given(graphs(empty=True), st.data())
+def test_memory_for_launches_that_hold_more_is_right_for_steps_one_by_one(
+    drawn: tuple[Graph, dict[str, Any]], data: st.DataObject
+) -> None:
+    plan = make_plan(drawn[0], target=REFERENCE)
+    steps = plan.phase("run")
+    made = [v for step in steps for v in step.results]
+    more = [data.draw(st.sets(st.sampled_from(made), max_size=3)) for _ in steps]
+    placed = with_launches(plan, [{*s.operands, *s.results, *m} for s, m in zip(steps, more, strict=True)])
+    assert placed is not None and placed.steps == plan.steps
+    verify_plan(placed)
+    assert step_by_step(placed) == step_by_step(plan) == plan
+
+
+def test_a_launch_holds_what_its_steps_read_and_nothing_between_them() -> None:
+    plan = plan_of(X @ W @ W @ W)
+    steps = plan.phase("run")
+    first, second, last = [step.results[0] for step in steps]
+    assert plan.slots[first] == plan.slots[last], "one by one, the third product takes the memory of the first"
+    placed = with_launches(plan, [{first}, (), {first, last}])
+    assert placed is not None and placed.steps == plan.steps and second not in placed.slots
+    assert placed.slots[first] != placed.slots[last] and placed.arena_size == plan.arena_size
+    assert step_by_step(placed) == plan
 
 
 def test_plans_are_the_same_every_time() -> None:
@@ -137,6 +164,7 @@ def long_chain(count: int) -> Graph:
     return Graph.of(x)
 
 
+@pytest.mark.slow
 def test_deep_graphs_do_not_recurse() -> None:
     """Trap: recursion that dies on a chain of 200 layers."""
     plan = make_plan(long_chain(10_000), target=REFERENCE)

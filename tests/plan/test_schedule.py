@@ -146,6 +146,7 @@ def test_nothing_to_schedule() -> None:
     assert schedule(make_flow([], {}, set(), {}, Measure(64))) == []
 
 
+@pytest.mark.slow
 def test_many_operands_and_readers_stay_linear() -> None:
     """A join of 3,000 and a value with 3,000 readers: neither is scanned once per reader."""
     rows = [ops.exp(X) * float(i) for i in range(3000)]

@@ -162,6 +162,7 @@ def test_a_forced_expansion_is_told() -> None:
     assert {("silu", "common"), ("sigmoid", "native"), ("mul", "native")} <= rows
 
 
+@pytest.mark.slow
 def test_scan_is_the_report_of_compile() -> None:
     graph = Graph.of({"y": ops.sinh(X @ W + B), "z": X @ W})
     cases: list[dict[str, Any]] = [{}, {"target": "cuda"}, {"without": ["linear"]}]

@@ -27,6 +27,7 @@ def miss(
     return MissedEntry(rule, node, "mask_serves_all_heads", message, "pass one mask", 64, seconds, gain_seconds=1e-6)
 
 
+@pytest.mark.slow
 def test_the_head_counts_kernels_and_repeated_blocks(report: Report) -> None:
     first, second = as_text(report).split("\n")[:2]
     assert first.startswith(f"bert on cpu   {report.nodes_before} nodes → {len(report.kernels)} kernels   ")
@@ -35,11 +36,13 @@ def test_the_head_counts_kernels_and_repeated_blocks(report: Report) -> None:
     assert second == f"predicted {time_text(report.predicted_seconds)}   {share:.0f} % of the roofline"
 
 
+@pytest.mark.slow
 def test_fused_lines_add_up_and_fold_their_places(report: Report) -> None:
     saved = sum(f.bytes_saved for f in report.fused if f.rule == "attention")
     assert f"FUSED      6 × attention              saves {bytes_text(saved):>9} a run   at layers.*" in as_text(report)
 
 
+@pytest.mark.slow
 def test_misses_of_one_kind_are_one_line_with_its_price(report: Report) -> None:
     total = report.predicted_seconds
     alike = [miss(f"layers.{i}.attn", total / 20, f"the mask is f32[1, 12, {i}, 8]") for i in range(2)]

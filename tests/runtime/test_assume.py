@@ -171,6 +171,7 @@ def test_a_model_with_arrays_gets_arrays_for_what_is_new() -> None:
     assert what_if.remedied.graph.params["w0"] is graph.params["w0"]
 
 
+@pytest.mark.slow
 def test_misses_are_named_by_number_rule_or_reason() -> None:
     y = layers((64, 96), 1)
     every = asked(y).what_ifs

@@ -153,6 +153,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_another_process_gives_the_same_bits_without_reading_the_model(
     assert done.stdout.strip() == str(program.report).strip()
 
 
+@pytest.mark.slow
 def test_other_weights_are_other_results_of_the_same_program(
     model: Path, folder: str, never_lowers: Callable[[], None]
 ) -> None:
@@ -186,6 +188,7 @@ def test_other_weights_are_other_results_of_the_same_program(
     np.testing.assert_array_equal(fresh, after)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
@@ -267,7 +270,7 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     here = jit.toolchain()
     target = make_request().target
     assert target.serializer is not None
-    elsewhere = replace(target.serializer, made_from=lambda: {**here, "host": "another"})
+    elsewhere = replace(target.serializer, key_parts=lambda: {**here, "host": "another"})
     request = make_request(cache=folder)
     request = replace(request, target=replace(target, serializer=elsewhere))
     assert not store(folder).has(program_key(of_graph(layer(), store(folder)), request))

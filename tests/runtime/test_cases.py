@@ -152,6 +152,7 @@ def test_a_branch_of_another_rank_is_taken_where_its_size_says_so(tmp_path: Path
         np.testing.assert_array_equal(program(x=x)["y"], x[0] if b == 1 else x)
 
 
+@pytest.mark.slow
 def test_a_size_is_known_from_a_parameter_that_is_rewritten_away() -> None:
     """Found by `make fuzz`: the branch of a constant condition goes, and with it the shape that told the size."""
     builder = Builder("gone")

@@ -60,6 +60,7 @@ def test_without_a_cache_every_program_builds_it() -> None:
     assert scaled.built == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["rope.freq_base", "attention.layer_norm_rms_epsilon"])
 def test_models_that_differ_in_a_number_do_not_share_programs(field: str, tmp_path: Path) -> None:
     """Their files have the same tensors: what their graphs have in them is the difference."""
@@ -79,6 +80,7 @@ def _compilations() -> int:
     return sum(isinstance(found, Compilation) for found in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_report_without_its_compilation_is_the_same() -> None:
     before = _compilations()
     graph = Scaled(2.0).build()

@@ -56,6 +56,7 @@ def test_outputs_stay_and_are_inputs_again(target: str) -> None:
         np.testing.assert_array_equal(chained["h"], other.run({"x": found["h"]}, outputs="device")["h"].numpy())
 
 
+@pytest.mark.slow
 def test_views_are_without_a_copy_and_own_the_memory() -> None:
     program = dovetail.compile(activated())
     h = program.run({"x": numbers(3, 6)}, outputs="device")["h"]

@@ -52,6 +52,7 @@ def empty_caches() -> dict[str, Array]:
     return {n: np.zeros((HEADS, ROOM, WIDE), np.float32) for n in ("keys", "values")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_cache_is_updated_where_it_is(target: str) -> None:
     """100 tokens: the caches stay the arrays that they were, and every result is that of attention over all tokens."""
@@ -74,6 +75,7 @@ def test_a_cache_is_updated_where_it_is(target: str) -> None:
     assert not caches["keys"][:, 100:].any() and caches["keys"][:, :100].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_cache_is_copied(target: str) -> None:
     """By the plan: no step and no end of a run copies a cache, and no memory of a run is as large as one."""
@@ -250,6 +252,7 @@ def test_a_profile_leaves_donated_arrays_alone() -> None:
     assert not x.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 @pytest.mark.parametrize("dtype", [f32, f16, i64])
 def test_updates_in_place_are_those_of_a_copy(reduction: str, dtype: dovetail.dtypes.DType) -> None:

@@ -123,6 +123,7 @@ def test_a_lost_worker_is_one_error_on_every_host(tmp_path: Path, rank: int, ord
         assert f"rank {rank} on {error.host}, step 3: {why}" in str(error)
 
 
+@pytest.mark.slow
 def test_a_restart_takes_the_place_of_a_lost_worker(tmp_path: Path) -> None:
     run = Run(tmp_path, restarts=1)
     os.kill(run.pid(1), signal.SIGKILL)
@@ -132,6 +133,7 @@ def test_a_restart_takes_the_place_of_a_lost_worker(tmp_path: Path) -> None:
     assert all("restart 1 of 1 from the last checkpoint" in line for line in run.said) and len(run.said) == 2
 
 
+@pytest.mark.slow
 def test_what_a_restart_cannot_mend_is_told_at_once(tmp_path: Path) -> None:
     run = Run(tmp_path, "full", restarts=5)
     run.end()
@@ -150,6 +152,7 @@ def test_unlike_peers_are_refused_with_what_was_found(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("pid*"))
 
 
+@pytest.mark.slow
 def test_a_cause_that_a_busy_host_tells_late_is_told_and_not_its_consequence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -179,6 +182,7 @@ def test_a_cause_that_a_busy_host_tells_late_is_told_and_not_its_consequence(tmp
     assert "rank 1 on busy, step 3: the worker was ended by SIGKILL" in str(errors[0])
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_after_its_connections_is_the_cause(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -210,6 +214,7 @@ def test_strangers_are_sent_away_and_a_peer_may_come_again() -> None:
             one.close()
 
 
+@pytest.mark.slow
 def test_a_peer_that_never_comes_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -69,6 +69,7 @@ def by_concatenation(tokens: Array, weights: dict[str, Array]) -> Array:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("by", ["scatter_elements", "scatter_nd"])
 def test_tokens_are_those_of_caches_that_grow(by: str, target: str) -> None:

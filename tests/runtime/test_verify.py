@@ -47,6 +47,7 @@ def test_built_in_models_hold(model: str, engine: str) -> None:
     assert all(r.checked for r in found.rules), "every rule was evaluated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_exporters_hold(file: str) -> None:
     found = verified(load(FOLDER / file))
@@ -54,12 +55,14 @@ def test_files_of_exporters_hold(file: str) -> None:
     assert all(r.checked for r in found.rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["llama__dynamo18__sdpa__dynamic.onnx", "vit__dynamo18__sdpa__dynamic.onnx"])
 def test_files_hold_with_the_other_engine(file: str) -> None:
     found = verified(load(FOLDER / file), engine="egraph")
     assert found.holds and all(r.checked for r in found.rules)
 
 
+@pytest.mark.slow
 def test_the_program_is_judged_too() -> None:
     made = compilation(MODELS["bert"], make_request(), history=True)
     drawn = random_inputs(MODELS["bert"])
@@ -72,6 +75,7 @@ def test_the_program_is_judged_too() -> None:
     assert not off.holds and not off.wrong and [o.holds for o in off.outputs] == [True, False]
 
 
+@pytest.mark.slow
 def test_of_edits_that_look_alike_three_are_evaluated() -> None:
     found = verified(MODELS["llama"])
     norm = next(r for r in found.rules if r.rule == "swiglu")
@@ -152,6 +156,7 @@ def test_what_cannot_be_computed_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     assert [o.deviation for o in found.outputs] == [np.inf]
 
 
+@pytest.mark.slow
 def test_bisecting_takes_what_runs_the_graph() -> None:
     """A kernel that is wrong shows where its op comes in, though float64 finds nothing."""
     made = compilation(MODELS["bert"], make_request(), history=True)

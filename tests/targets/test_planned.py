@@ -65,22 +65,26 @@ def filled(outputs: dict[str, Value]) -> Drawn:
     return replace(graph, params=params), {v.attrs["name"]: array(v.tensor) for v in graph.inputs}
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_random_graphs(drawn: Drawn) -> None:
     check(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(among=FLOATS))
 def test_random_graphs_of_narrow_types(drawn: Drawn) -> None:
     check(*drawn)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True, nodes=(20, 60)))
 def test_random_graphs_with_regions(drawn: Drawn) -> None:
     graph, feeds = drawn
     check(mark_regions(graph).graph, feeds, graph)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_symbolic_plans_run_as_they_are(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -88,6 +92,7 @@ def test_symbolic_plans_run_as_they_are(drawn: Drawn) -> None:
     assert all(slot.size != 0 for value, slot in plan.slots.items() if value.tensor.count != 0)
 
 
+@pytest.mark.slow
 @given(graphs(symbolic=True))
 def test_symbolic_graphs_are_specialised(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -97,6 +102,7 @@ def test_symbolic_graphs_are_specialised(drawn: Drawn) -> None:
     assert plan.symbols == () and isinstance(plan.arena_size, int)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_plans_read_back(drawn: Drawn) -> None:
     plan = make_plan(drawn[0], target=REFERENCE, options={"tiles": (8, 12), "fast": True})

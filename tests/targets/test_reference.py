@@ -227,6 +227,7 @@ def test_evaluate_values_cuts_at_what_it_is_given() -> None:
         evaluate_values([outer], {inner: np.ones(2), z: ones(2)})
 
 
+@pytest.mark.slow
 def test_a_long_chain_does_not_recurse() -> None:
     x = leaf.input("x", f32[1])
     value = x
@@ -235,6 +236,7 @@ def test_a_long_chain_does_not_recurse() -> None:
     assert evaluate(Graph.of(value), {"x": ones(1)})["y"].tolist() == [20_001.0]
 
 
+@pytest.mark.slow
 def test_what_is_no_longer_read_is_freed() -> None:
     alive: list[weakref.ref[Array]] = []
     peak = 0

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_losses_are_those_of_torch(name: str) -> None:
     from tests.train.curves import BOUND, SMALL, curves

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
 
+@pytest.mark.slow
 def test_gradients_of_a_few_operators() -> None:
     from tests.torch_operators.gradients import differentiable, full_name, gradient_verdicts
 
@@ -20,6 +21,7 @@ def test_gradients_of_a_few_operators() -> None:
     assert not [row for row in rows if row.verdict not in ("right", "skipped")]
 
 
+@pytest.mark.slow
 def test_gradients_of_what_is_computed_from_bits_or_by_a_loop_or_on_one_side() -> None:
     from tests.torch_operators.gradients import differentiable, full_name, gradient_verdicts
 

@@ -21,6 +21,7 @@ FAMILIES = ("linalg.inv", "linalg.qr", "linalg.svd", "median", "unique", "lgamma
 LIMITS = TOLERANCES[torch.float32]
 
 
+@pytest.mark.slow
 def test_a_sample_of_each_family_is_right() -> None:
     chosen = [op for op in operators() if full_name(op) in FAMILIES]
     rows = list(judge(chosen, [torch.float32], 1))

@@ -24,6 +24,7 @@ def model() -> Graph:
     return builder.graph()
 
 
+@pytest.mark.slow
 def test_pairs_are_trained_and_merged() -> None:
     plain = model()
     params = {n: 10 * a for n, a in random_weights(plain).items()}

@@ -53,6 +53,7 @@ def run(make: Any, feeds: list[dict[str, Any]], **options: Any) -> tuple[Trainer
     return trainer, trainer.fit(feeds)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_at_any_number_of_threads_and_after_resume(tmp_path: Path) -> None:
     feeds = list(batches(12))
     whole, told = run(with_dropout, feeds, seed=5)

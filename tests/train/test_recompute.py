@@ -54,6 +54,7 @@ def seconds(found: Planned) -> float:
     return made.choice.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_smaller_budget_has_no_larger_peak_and_takes_no_less_time(network: str) -> None:
     first, planned, seen = ladder(network)
@@ -85,6 +86,7 @@ def test_training_is_the_same_under_a_budget_up_to_rounding() -> None:
     assert np.allclose(least, usual, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_graph_without_a_backward_pass_fits_or_does_not() -> None:
     graph = classifier()
     needed = compile(graph, sizes={"n": 1000}).plan.peak

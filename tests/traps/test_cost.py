@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from pytest import MonkeyPatch
 
 from dovetail import Graph, Value, ops
@@ -56,6 +57,7 @@ def looks_of(request: Request, graph: Graph, most: float = float("inf")) -> tupl
     return looks.count, report
 
 
+@pytest.mark.slow
 def test_trap_52_work_grows_with_the_graph_and_no_faster() -> None:
     """A scan of all nodes for each node goes unnoticed on small models, and takes minutes on large ones.
 
@@ -125,6 +127,7 @@ def made_by(work: Callable[[], object]) -> int:
     return made
 
 
+@pytest.mark.slow
 def test_trap_54_a_report_copies_no_graph() -> None:
     """A report that clones the graph before and after each pass takes more memory than the model it is about.
 
@@ -172,6 +175,7 @@ def shallow(frames: int) -> Generator[None]:
         sys.setrecursionlimit(limit)
 
 
+@pytest.mark.slow
 def test_trap_55_depth_is_no_recursion() -> None:
     """A walk that calls itself for every operand dies on a model of 200 layers, deep inside and with no word of why.
 

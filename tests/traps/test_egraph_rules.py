@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from pytest import MonkeyPatch
 
 from dovetail import Graph, Value, ops
@@ -88,6 +89,7 @@ TWINS: tuple[tuple[Form, Formula, Form, Formula], ...] = (
 """Two values that differ in one attribute, and what each is."""
 
 
+@pytest.mark.slow
 def test_trap_36_what_differs_in_one_attribute_never_merges() -> None:
     """Fed with op names alone, an e-graph unites the sum over rows with the sum over columns, and 0.0 with -0.0.
 
@@ -122,6 +124,7 @@ def _declared(form: Form) -> FusedOp[...]:
     return fused_op(twin)
 
 
+@pytest.mark.slow
 def test_trap_36_a_rule_asks_for_shapes_and_dtypes() -> None:
     """A rule without its guards' conditions rewrites every add of a matmul, whatever is added, into a biased one.
 
@@ -206,6 +209,7 @@ def test_trap_38_shared_work_is_counted_once() -> None:
     assert math.isclose(made.report().predicted_seconds, wanted, rel_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_trap_38_a_product_with_two_readers_is_not_computed_twice() -> None:
     """A matmul that feeds two bias adds looks cheaper inside both: each fusion takes the saving, and it runs twice.
 
@@ -329,6 +333,7 @@ def tower(count: int) -> Graph:
     return Graph.of(x)
 
 
+@pytest.mark.slow
 def test_trap_40_no_size_turns_fusion_off() -> None:
     """Optimizers that give up above so many nodes say nothing about it, and go on counting what they did not do.
 

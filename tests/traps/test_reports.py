@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
 from dovetail.derive.missed import COST, NEAR, PRIVATE
@@ -37,6 +39,7 @@ def misses(report: Report) -> set[tuple[str, str]]:
     return {(m.rule, m.reason) for m in report.missed}
 
 
+@pytest.mark.slow
 def test_trap_48_a_matmul_without_a_bias_is_no_miss() -> None:
     """A report that flags every matmul for the bias it does not have hides the misses that cost something.
 
@@ -85,6 +88,7 @@ def a_second(x: Value, w: Value) -> Cost:
     return Cost(10**11, 0)
 
 
+@pytest.mark.slow
 def test_trap_49_what_matched_and_did_not_fuse_is_reported() -> None:
     """A report with a matcher of its own is silent about what the real matcher found and refused.
 
@@ -123,6 +127,7 @@ FOLLOWED: tuple[tuple[str, str, Outputs], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_trap_50_hints_are_true() -> None:
     """Hints outlive the code they were written for: a user expands an operand, and a pass takes the expansion back.
 
@@ -162,6 +167,7 @@ for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu
 """
 
 
+@pytest.mark.slow
 def test_trap_51_a_report_says_the_same_in_every_process() -> None:
     """Where a report walks over sets, its order hangs on addresses and on the seed of hashes, and no two are alike.
 

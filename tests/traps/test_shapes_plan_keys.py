@@ -204,6 +204,7 @@ def mark(value: Value) -> str:
     return fingerprint.fingerprint(Graph.of(value, inputs=()), target="cpu", alignment=64, options={})
 
 
+@pytest.mark.slow
 def test_trap_45_a_key_covers_all_that_changes_the_result() -> None:
     """A cache whose key leaves out constants or axes hands out the program of another model.
 
@@ -226,6 +227,7 @@ def test_trap_45_a_key_covers_all_that_changes_the_result() -> None:
     assert compile(graph).plan.fingerprint == marks[0]
 
 
+@pytest.mark.slow
 def test_trap_46_a_known_size_that_meets_an_unknown_one_binds_it() -> None:
     """[s] + [4] is taken for [4] and forgotten: with s = 3 a kernel reads past the end, with s = 2 it wraps round.
 

@@ -72,15 +72,16 @@ def trees() -> dict[str, ast.Module]:
 
 @cache
 def found_faults() -> list[str]:
-    """The faults of all tests, looked for once in a process: a missing defence shows in the snippets already."""
+    """The faults of all tests."""
     parsed = trees()
     helpers = idle.checkers(parsed.values(), RAISING)
     found = [f"{path}:{f.line} {f.what}" for path, tree in parsed.items() for f in idle.faults(tree, helpers)]
-    # Trees are given up: a collection of garbage, which follows each defence, takes a second to walk over them.
+    # Trees are given up: a collection of garbage takes a second to walk over them.
     idle.looked_at.cache_clear()
     return found
 
 
+@pytest.mark.slow
 def test_trap_56_every_assertion_can_fail() -> None:
     """An assertion on a tuple, an `or True`, a failure that is caught: the test is green for years and says nothing.
 
@@ -122,8 +123,8 @@ def _raised(array: Array) -> Array:
 def modules() -> list[ModuleType]:
     """The tests that judge numbers by formulas of their own: of the library, of the first traps, and the smallest."""
     files = [*(TESTS / "library").glob("test_*.py"), *(TESTS / "traps").glob("test_*.py"), TESTS / "test_tiny.py"]
-    own = Path(__file__).name, "test_defences.py"
-    names = sorted(".".join(p.relative_to(TESTS.parent).with_suffix("").parts) for p in files if p.name not in own)
+    own = Path(__file__).name
+    names = sorted(".".join(p.relative_to(TESTS.parent).with_suffix("").parts) for p in files if p.name != own)
     return [import_module(name) for name in names]
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dovetail.bench.case import Case, save_arrays
-from dovetail.bench.peers import EVERY, ModuleRun, Peer, Run, Setting
+from dovetail.bench.peers import EVERY, ModuleRun, Peer, Run, Setting, definitions
 from dovetail.bench.roofline import roofline_of
 from dovetail.runtime.load import load
 from dovetail.targets.cpu.measure.peak import Meter
@@ -51,7 +51,7 @@ class PeerContender:
         for package in peer.packages:
             importlib.import_module(package)
         if case.network:
-            importlib.import_module("dovetail.bench.torch_networks").import_sources(case.network)
+            definitions("torch_networks").import_sources(case.network)
 
     def start(self) -> Mapping[str, Any]:
         """Seconds to prepare and run once, and how far that made the process grow, at most and for good."""

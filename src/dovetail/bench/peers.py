@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,23 @@ Run: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Array]]
 """One run: inputs by name, outputs in the order that the model lists them."""
 
 PLACEMENT = "placement.json"
+
+_DEFINITIONS = Path(__file__).resolve().parents[3] / "benchmarks" / "peers"
+
+
+def definitions(name: str) -> Any:
+    """Import how torch or JAX writes the built-in workloads: a file of the repository, which the wheel lacks."""
+    module, path = f"benchmarks.peers.{name}", _DEFINITIONS / f"{name}.py"
+    if module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module, path)
+        if not path.is_file() or spec is None or spec.loader is None:
+            raise OptionError(
+                "built-in workloads of torch and JAX outside of the repository",
+                hint="run dovetail bench from a checkout that is installed with pip install -e, or pass a model file",
+            )
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    return sys.modules[module]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +126,7 @@ def _dovetail_exported(case: Case, setting: Setting) -> Run:
     """The ONNX file that torch exports of a module: what reading the module costs beside reading the file."""
     path = setting.cache / "exported.onnx"
     if not path.is_file():
-        importlib.import_module("dovetail.bench.torch_networks").export(case.network, case.feeds(), path)
+        definitions("torch_networks").export(case.network, case.feeds(), path)
     program = compile(path, target="cpu", threads=setting.threads)
     taken = {str(value.attrs["name"]) for value in program.graph.inputs}
     return lambda feeds: [*program.run({name: array for name, array in feeds.items() if name in taken}).values()]
@@ -116,14 +134,14 @@ def _dovetail_exported(case: Case, setting: Setting) -> Run:
 
 def _network(case: Case) -> Any:
     if case.network:
-        return importlib.import_module("dovetail.bench.torch_networks").network(case.network)
-    return importlib.import_module("dovetail.bench.torch_models").module(case.shape, case.weights())
+        return definitions("torch_networks").network(case.network)
+    return definitions("torch_models").module(case.shape, case.weights())
 
 
 def _on_tensors(call: Callable[..., Any]) -> Run:
     """Runs a module, or what is called as one, on arrays."""
     torch: Any = importlib.import_module("torch")
-    networks: Any = importlib.import_module("dovetail.bench.torch_networks")
+    networks: Any = definitions("torch_networks")
 
     def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
         with torch.inference_mode():
@@ -195,7 +213,7 @@ def _torch(case: Case, setting: Setting, *, compiled: bool = False, frozen: bool
 def _jax(case: Case, setting: Setting) -> Run:
     """jax has as many threads as the process has cores."""
     jax: Any = importlib.import_module("jax")
-    models: Any = importlib.import_module("dovetail.bench.jax_models")
+    models: Any = definitions("jax_models")
     weights = models.arranged(case.weights())
     network = jax.jit(models.function(case.shape))
     return lambda feeds: [np.asarray(network(weights, *feeds.values()))]

@@ -1,7 +1,7 @@
 """Blocks: the words that models are written in, above primitives and fused ops.
 
-A block is built under a policy: `block.build("direct", …)` is born fused, `block(…)` is spelled out and fusion finds
-what it can. The fused ops of the library serve as blocks too: `linear(…)` is direct, `linear.body(…)` is fusable.
+A block is spelled out before any optimization, and fusion finds what it can. The fused ops of the library serve as
+blocks too: `linear(…)` is one op, `linear.body(…)` is spelled out.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(json.dumps(_as_dict(results, absent, HOW), indent=2), failure)
     lines = [line for result in results for line in _table(result)]
     missing = (
-        [f"not installed: {', '.join(absent)}; python -m pip install 'dovetail[bench]' installs them", ""]
+        [f"not installed: {', '.join(absent)}; python -m pip install 'dovetail-ml[bench]' installs them", ""]
         if absent
         else []
     )

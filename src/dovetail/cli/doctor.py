@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -35,7 +37,7 @@ from dovetail.targets.cpu.isa import has_tiles, host
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import calibrate, ignored, machine_of, stored
 from dovetail.targets.cpu.tile_permission import tile_state
-from dovetail.version import __version__
+from dovetail.version import DISTRIBUTION, __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
@@ -51,6 +53,8 @@ PURPOSES: Mapping[str, str] = {
     "check": "lint and types of a checkout",
 }
 """What each extra is for."""
+FOR_CHECKOUTS = frozenset({"check", "demo", "docs", "fuzz", "test", "torch-test", "torch-zoo", "xla-test"})
+"""Extras whose tools work on a checkout, which other installations have no use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def run(args: argparse.Namespace) -> Answer:
     refused = calibrate(settings).refused if here else ""
     gpu = card(settings, measure=here)
     known = stored(settings)
-    installed = packages(_requirements())
+    installed = packages(_requirements(), checkout())
     kept = cache.status(args)
     found = {
         "schema_version": SCHEMA_VERSION,
@@ -156,7 +160,7 @@ def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any]
         here = (device or driver)()
         known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
         figures = None if known is None else asdict(known)
-        return Gpu(asdict(here.card), here.architecture, figures, cublaslt.told(here.version // 1000), "", "")
+        return Gpu(asdict(here.card), here.architecture, figures, cublaslt.described(here.version // 1000), "", "")
     except DovetailError as error:
         return Gpu(None, "", None, "", error.message, error.hint)
 
@@ -167,8 +171,8 @@ def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -
     from dovetail.targets.xla.placement import Placement
 
     axes = Placement.of(mesh).sizes
-    tried = calibration.calibrate(axes, settings) if measure else calibration.HostAttempt(None)
-    known = tried.made or calibration.stored(axes, settings)
+    tried = calibration.calibrate(axes, settings) if measure else calibration.MeshAttempt(None)
+    known = tried.calibration or calibration.stored(axes, settings)
     return {
         "mesh": axes,
         "calibration": None if known is None else asdict(known),
@@ -203,22 +207,39 @@ def missing(
 
 def _requirements() -> list[str]:
     try:
-        return metadata.requires("dovetail") or []
+        return metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        return ["numpy", "ml_dtypes"]  # run from a folder that nobody installed
+        return ["numpy", "ml_dtypes", "onnx", "llvmlite"]  # run from a folder that pip did not install
 
 
-def packages(requirements: Iterable[str]) -> list[Package]:
-    """Every package that the requirements name, with its version here."""
+def checkout() -> Path | None:
+    """Return the checkout that an editable installation runs from; None for a wheel."""
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    origin: dict[str, Any] = json.loads(text or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    path = unquote(urlsplit(str(origin["url"])).path)
+    return Path(path[1:] if os.name == "nt" else path)
+
+
+def packages(requirements: Iterable[str], checkout: Path | None = None) -> list[Package]:
+    """Return every package that the requirements name, with its version here; those of contributors for a checkout."""
     found: list[Package] = []
     for line in requirements:
         wanted = _REQUIREMENT.match(line)
         if wanted is None:
             continue
-        extra = _EXTRA.search(line)
-        asked = f"dovetail[{extra[1]}]" if extra else wanted[0].strip()
-        command = f"{shlex.quote(sys.executable)} -m pip install '{asked}'"
-        found.append(Package(wanted[1], _version(wanted[1]), extra[1] if extra else "", command))
+        marked = _EXTRA.search(line)
+        extra = marked[1] if marked else ""
+        if extra in FOR_CHECKOUTS and checkout is None:
+            continue
+        asked = f"{checkout or DISTRIBUTION}[{extra}]" if extra else wanted[0].strip()
+        editable = "-e " if extra and checkout is not None else ""
+        command = f"{shlex.quote(sys.executable)} -m pip install {editable}'{asked}'"
+        found.append(Package(wanted[1], _version(wanted[1]), extra, command))
     return found
 
 

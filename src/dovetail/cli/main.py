@@ -13,6 +13,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dovetail.process import claim
+
 if TYPE_CHECKING:
     from dovetail.runtime.hosts.worker import Reporter
 
@@ -29,6 +31,8 @@ def main(argv: Sequence[str] | None = None, reporter: Reporter | None = None) ->
 
         print(f"dovetail {__version__}")
         return 0
+    if argv is None:
+        claim()
     try:
         with _leaves_at_once():
             from dovetail.cli.dispatch import run_line

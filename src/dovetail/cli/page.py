@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from dovetail.cli.command import Argument, Command
@@ -44,12 +45,19 @@ def describe(commands: Iterable[Command]) -> str:
     lines = [_START, _AFTER_CODES]
     for command in commands:
         shown = [argument for argument in command.arguments if not argument.hidden]
-        required = " ".join(a.usage() for a in shown if a.name[0] != "-" or a.how.get("required"))
-        lines += [f"## `dovetail {command.name}`", "", f"`dovetail {command.name} {required} [OPTION …]`", ""]
-        lines += [command.doc, ""]
+        usage = "\n".join(_usage(command, shown))
+        lines += [f"## dovetail {command.name}", "", command.doc, "", "```text", usage, "```", ""]
         lines += [_line(argument) for argument in shown]
         lines.append("")
     lines += ["## Built-in models", "", "Each option with its default; a name as a size is symbolic.", ""]
     for name, builder in BUILDERS.items():
         lines.append(f"- `{name}:{','.join(map(str, known_options(builder).values()))}`")
     return "\n".join(lines) + "\n"
+
+
+def _usage(command: Command, shown: Iterable[Argument]) -> list[str]:
+    """Return a command with its arguments, in lines that a page shows whole; an argument is never broken."""
+    words = [argument.usage().replace(" ", "\xa0") for argument in shown]
+    text = " ".join([f"dovetail {command.name}", *words])
+    lines = textwrap.wrap(text, 100, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]

@@ -34,7 +34,7 @@ class BackwardOp(FusedOp[...]):
         self.shapes, self.stage = forward.shapes, "fuse"
         self.__name__ = self.name
         self.__doc__ = f"{self.name}: {self.doc}"
-        self.signature = Signature.of(_no_body, ())
+        self.signature = Signature.of(_no_body)
         self.guards, self.refusals, self.spellings, self.cost_of = [], [], [], None
         self.form = None
         self._traced = {}
@@ -180,7 +180,7 @@ def _no_body() -> Value:
 def fused_op(body: Callable[P, Result], /) -> FusedOp[P]: ...
 @overload
 def fused_op(
-    *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = (), backward: Sequence[str] = ()
+    *, shapes: str = "", stage: Stage = "fuse", backward: Sequence[str] = ()
 ) -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
 def fused_op(
     body: Callable[P, Result] | None = None,
@@ -188,19 +188,16 @@ def fused_op(
     *,
     shapes: str = "",
     stage: Stage = "fuse",
-    together: Sequence[str] = (),
     backward: Sequence[str] = (),
 ) -> FusedOp[P] | Callable[[Callable[P, Result]], FusedOp[P]]:
     """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]".
 
-    `together` names parameters that are all given or all left out: ("wk wv", "cos sin"). `backward` names operands
-    whose gradients one kernel computes: then the backward op stays one op, though it is no pass over rows.
+    `backward` names operands whose gradients one kernel computes: then the backward op stays one op, though it is no
+    pass over rows.
     """
     if body is not None:
         return with_backward(FusedOp(body, shapes=shapes, stage=stage))
-    return lambda declared: with_backward(
-        FusedOp(declared, shapes=shapes, stage=stage, together=together, backward=backward)
-    )
+    return lambda declared: with_backward(FusedOp(declared, shapes=shapes, stage=stage, backward=backward))
 
 
 __all__ = ["BackwardOp", "backward_name", "fused_op", "with_backward"]

@@ -28,7 +28,7 @@ from dovetail.ops.reduction import reduce_max, reduce_mean, reduce_min, reduce_s
 
 P = ParamSpec("P")
 Result: TypeAlias = Value | tuple[Value, ...]
-Stage = Literal["recognise", "fuse", "block"]
+Stage = Literal["recognise", "fuse"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,6 @@ class FusedOp(Op, Generic[P]):
         *,
         shapes: str,
         stage: Stage,
-        together: Sequence[str] = (),
         backward: Sequence[str] = (),
     ) -> None:
         self.name = body.__name__
@@ -121,7 +120,7 @@ class FusedOp(Op, Generic[P]):
         self.stage: Stage = stage
         self.__name__ = self.name
         self.__doc__ = f"{self.name}: {self.doc}"
-        self.signature = Signature.of(body, together)
+        self.signature = Signature.of(body)
         self.guards: list[Guard] = []
         self.refusals: list[Refusal] = []
         self.spellings: list[Callable[P, Result]] = []
@@ -344,8 +343,6 @@ class FusedOp(Op, Generic[P]):
     @cached_property
     def differentiates_by_row(self) -> bool:  # type: ignore[override]  # derived here, False elsewhere
         """Whether its backward op is one pass over rows: the body has reductions and elementwise steps alone."""
-        if self.stage == "block":  # it is never a pattern, and its body may ask for shapes
-            return False
         with unrecorded():
             # One trace after the other: the first product ends it.
             traces = (self._trace(self.body, choice) for choice in self.signature.choices(self.refusals))

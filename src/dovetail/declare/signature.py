@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import NoneType
@@ -73,19 +72,12 @@ class Signature:
     """The parameters of a body, operands first."""
 
     parameters: tuple[Parameter, ...]
-    together: tuple[frozenset[str], ...] = ()
-    """Names of optional parameters that are all given or all left out."""
 
     @staticmethod
-    def of(body: Callable[..., Any], together: Sequence[str] = ()) -> Signature:
+    def of(body: Callable[..., Any]) -> Signature:
         hints = get_type_hints(body, include_extras=True)
         listed = inspect.signature(body).parameters.values()
-        parameters = tuple(_parameter(p, hints.get(p.name), body) for p in listed)
-        groups = tuple(frozenset(names.split()) for names in together)
-        optional = {p.name for p in parameters if p.optional and not p.handed_on}
-        for name in sorted(frozenset[str]().union(*groups) - optional):
-            raise TraceError(f"{body.__name__}: {name!r} is never left out", hint="name optional parameters only")
-        return Signature(parameters, groups)
+        return Signature(tuple(_parameter(p, hints.get(p.name), body) for p in listed))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -108,22 +100,17 @@ class Signature:
     def attributes(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind != "operand")
 
-    def choices(self, refusals: Sequence[Refusal] = ()) -> Iterator[dict[str, Any]]:
+    def choices(self, refusals: Sequence[Refusal] = ()) -> list[dict[str, Any]]:
         """Every combination of options and of operands that may be left out, without those that are refused."""
-        grouped = frozenset[str]().union(*self.together)
-        for given in itertools.product((True, False), repeat=len(self.together)):
-            there = {name for group, whole in zip(self.together, given, strict=True) if whole for name in group}
-            found = [{p.name: p.open_choices()[0] if p.name in there else None for p in self.parameters}]
-            chosen = set(grouped)
-            for p in self.parameters:
-                if p.name in grouped:
-                    continue
-                chosen.add(p.name)
-                found = [{**earlier, p.name: choice} for earlier in found for choice in p.open_choices()]
-                # A refusal that waits for no other parameter prunes here, before the next one multiplies what is left.
-                due = [r for r in refusals if p.name in r.asks and chosen.issuperset(r.asks)]
-                found = [choice for choice in found if all([r.admits(choice) for r in due])]
-            yield from found
+        open_: list[dict[str, Any]] = [{}]
+        chosen: set[str] = set()
+        for p in self.parameters:
+            chosen.add(p.name)
+            open_ = [{**earlier, p.name: choice} for earlier in open_ for choice in p.open_choices()]
+            # A refusal that waits for no other parameter prunes here, before the next one multiplies what is left.
+            due = [r for r in refusals if p.name in r.asks and chosen.issuperset(r.asks)]
+            open_ = [choice for choice in open_ if all([r.admits(choice) for r in due])]
+        return open_
 
     def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults filled in, each of its kind."""
@@ -145,12 +132,6 @@ class Signature:
             # Most are tensors, which need no more than this look.
             is_tensor = value.__class__ is Value and p.kind == "operand"
             checked[p.name] = value if is_tensor else _checked(op, p, value)
-        for group in self.together:
-            missing = sorted(name for name in group if checked[name] is None)
-            if missing and len(missing) < len(group):
-                raise TypeRuleError(
-                    f"{op} without {', '.join(missing)}", hint=f"pass all of {', '.join(sorted(group))}, or none"
-                )
         return checked
 
 

@@ -92,7 +92,7 @@ def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:
     levels: dict[tuple[int, int], list[FusedOp[...]]] = {}
     depth: dict[Op, int] = {}
     known = set(ops)
-    for stage_index, stage in enumerate(("recognise", "fuse", "block")):
+    for stage_index, stage in enumerate(("recognise", "fuse")):
         waiting = [op for op in ops if op.stage == stage]
         while waiting:
             ready = [op for op in waiting if not any(p in waiting for p in op.parts if p is not op)] or waiting

@@ -72,7 +72,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
         from safetensors import safe_open  # an optional package, for those who read such files
     except ImportError as error:
         raise UnsupportedError(
-            "reading safetensors needs the safetensors package", hint="pip install 'dovetail[safetensors]'"
+            "reading safetensors needs the safetensors package", hint="pip install 'dovetail-ml[safetensors]'"
         ) from error
     try:
         with cast(Any, safe_open)(str(file), framework="np") as opened:

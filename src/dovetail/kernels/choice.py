@@ -47,7 +47,7 @@ class Offer:
     variant: Callable[[], Variant] | None = None
     """The kernel for sizes that are known later; None where sizes are known now."""
     work: Callable[[], float] | None = None
-    """Seconds of its arithmetic, where its tiles tell them; None is by the machine model."""
+    """Seconds of its arithmetic by its tiles; None is by the machine model."""
 
 
 Answer: TypeAlias = Offer | Sequence[Offer] | Refused

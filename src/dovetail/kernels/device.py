@@ -117,7 +117,7 @@ class GpuDevice:
     hertz: float = 1.98e9
     """Cycles of a multiprocessor in a second, at most."""
     tensor_hertz: float = 0.0
-    """The same while tensor cores multiply, wherever on the device; 0 where they do not lower it."""
+    """Its clock while tensor cores multiply, anywhere on the device; 0 where they do not lower it."""
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     """Those that kernels may use."""
     dependent_intensity: float = 0.0
@@ -130,12 +130,12 @@ class GpuDevice:
     bulk_copies: bool = False
     """Whether one thread can copy many bytes to shared memory, which a barrier there counts."""
     copying_warp: bool = False
-    """Whether each block of a resident kernel has a warp that starts bulk copies and computes nothing."""
+    """Whether each block of a persistent kernel has a producer warp, which starts bulk copies and computes nothing."""
     bytes_per_cycle: float = 0.0
     """Bytes that memory can bring to each multiprocessor in a cycle, at most: a warp that copies starts no more than
     these; 0 where it starts all at once."""
     pause: int = 0
-    """Cycles after a level of a resident kernel in which its blocks do not look for words of the next one: words come
+    """Cycles after a level of a persistent kernel in which its blocks do not look for words of the next one: words come
     later than that, and loads of those that look too early delay them."""
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
@@ -143,9 +143,9 @@ class GpuDevice:
     measured: GpuTimings | None = None
     """Figures of this card that take the place of those of its architecture."""
     sum_cycles: float = float("inf")
-    """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
+    """Cycles to add up the accumulators of a split-K GEMM; infinite where none is split."""
     evict_first: bool = False
-    """Whether L2 is told to drop weights first, and words that blocks send to each other last."""
+    """Whether L2 evicts weights first, and words that blocks send to each other last."""
 
     @property
     def timings(self) -> GpuTimings:

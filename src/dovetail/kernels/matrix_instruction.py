@@ -45,16 +45,16 @@ class LinearLayout:
 
     def runs(self, axis: int) -> tuple[tuple[int, int, int], ...]:
         """The bits of a lane's number that move along an axis: the first one, how many, and what it moves by."""
-        found: list[tuple[int, int, int]] = []
+        runs: list[tuple[int, int, int]] = []
         for bit, move in enumerate(self.lanes):
             if not move[axis]:
                 continue
-            first, count, by = found[-1] if found else (-1, 0, 0)
-            if found and first + count == bit and move[axis] == by << count:
-                found[-1] = first, count + 1, by
+            first, count, by = runs[-1] if runs else (-1, 0, 0)
+            if runs and first + count == bit and move[axis] == by << count:
+                runs[-1] = first, count + 1, by
             else:
-                found.append((bit, 1, move[axis]))
-        return tuple(found)
+                runs.append((bit, 1, move[axis]))
+        return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ RECORDS = (*MMA, MMA_TF32, MMA_F8, MMA_I8, *WGMMA, *MFMA, MFMA_F32, MFMA_F8, MFM
 
 def mma_of(factors: DType) -> MatrixInstruction:
     """The mma.sync of a dtype."""
-    found = instruction_for((MMA_F16, MMA_BF16, MMA_TF32, MMA_F8, MMA_I8), factors)
-    assert found is not None, "kernels multiply what it takes"
-    return found
+    instruction = instruction_for((MMA_F16, MMA_BF16, MMA_TF32, MMA_F8, MMA_I8), factors)
+    assert instruction is not None, "kernels multiply what it takes"
+    return instruction
 
 
 __all__ = [

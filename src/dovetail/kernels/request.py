@@ -1,4 +1,4 @@
-"""What is wanted of a kernel besides what it computes: a launch of its own, or a part of something larger."""
+"""Where a selected kernel will run: in a launch of its own, or as a part of something larger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is wanted of a kernel. What a machine is, its device says."""
+    """Where a kernel will run. What a machine is, its device says."""
 
     role: Role = Role.LAUNCH
     starts_early: bool = False

@@ -86,8 +86,8 @@ class SharedFunction:
     @property
     def declaration(self) -> str:
         """The declaration for a kernel that calls it."""
-        given = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
-        kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
+        parameters = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
+        kinds = [word.rpartition(" ")[0] for word in parameters.split(", ")]
         return f"declare void @{self.name}({', '.join(kinds)})"
 
 
@@ -115,7 +115,7 @@ class Template:
     is_vectorised: bool = False
     """Whether LLVM leaves loops as they are: they are written with vectors, or have few iterations."""
     rounding: str = ""
-    """What it rounds before it multiplies, as reports tell it; "" where products are those of f32."""
+    """The operands that it rounds before it multiplies, as reports say it; "" where products are those of f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class PricedTiler(Tiler, Protocol):
     """A tiler whose kernel competes with others."""
 
     def priced(self, number: SizeFunction) -> Priced | None:
-        """Work and traffic, found without tiling; None where a condition of the kernel refuses these sizes."""
+        """Work and traffic, without tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
 
@@ -252,7 +252,7 @@ class Job:
         return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
 
     def cost(self, number: SizeFunction, machine: Machine) -> Cost | None:
-        """Work and traffic of the variant that serves these sizes; None where no variant tells them."""
+        """Work and traffic of the variant that serves these sizes; None where none has an estimate."""
         winner = self._winner(number, machine)
         return None if winner is None else winner[1].cost
 

@@ -120,7 +120,7 @@ def package() -> Any:
         import tokenizers
     except ImportError as error:
         raise UnsupportedError(
-            "text needs the tokenizers package", hint="pip install 'dovetail[language]', or pass tokens"
+            "text needs the tokenizers package", hint="pip install 'dovetail-ml[language]', or pass tokens"
         ) from error
     return cast(Any, tokenizers)
 

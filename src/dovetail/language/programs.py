@@ -19,7 +19,7 @@ from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
 from dovetail.targets.cpu.isa import host_device
-from dovetail.targets.runtime.arrays.page_advice import trim, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.targets.target import Target
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {
@@ -92,10 +92,9 @@ class Programs:
         with self._lock:
             if name not in self._compiled:
                 program = compile(self._described(name), **self._options)
-                # Before weights take their memory, what compiling took is freed, and so are the pages of LLVM.
+                # Before weights take their memory, what compiling took is freed.
                 program.reports.release()
                 trim()
-                unload_compiler()
                 program.bind({param: self._of.params[param] for param in map(_name, program.graph.signature)})
                 trim()
                 self._compiled[name] = program

@@ -116,7 +116,7 @@ def _environment(clock: _Clock) -> tuple[Any, tuple[type[BaseException], ...]]:
         jinja2, ext, nodes, sandbox, visitor = (cast(Any, importlib.import_module(name)) for name in names)
     except ImportError as error:
         raise UnsupportedError(
-            "chat templates need the jinja2 package", hint=f"pip install 'dovetail[language]', or {_HINT}"
+            "chat templates need the jinja2 package", hint=f"pip install 'dovetail-ml[language]', or {_HINT}"
         ) from error
 
     class Counting(visitor.NodeTransformer):

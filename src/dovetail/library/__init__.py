@@ -5,10 +5,8 @@ from __future__ import annotations
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.library.attention import attention
-from dovetail.library.attention_block import attention_block
 from dovetail.library.conv_batch_norm import conv_batch_norm
 from dovetail.library.conv_bias_act import conv_bias_act
-from dovetail.library.decoder_layer import decoder_layer
 from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.library.gated_product import gated_product
 from dovetail.library.gelu import gelu
@@ -20,13 +18,11 @@ from dovetail.library.layer_norm import layer_norm
 from dovetail.library.linear import linear
 from dovetail.library.log_softmax import log_softmax
 from dovetail.library.log_sum_exp import log_sum_exp
-from dovetail.library.lora_matmul import lora_matmul
 from dovetail.library.matmul_add import matmul_add
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.residual_layer_norm import residual_layer_norm
 from dovetail.library.residual_rms_norm import residual_rms_norm
 from dovetail.library.rms_norm import rms_norm
-from dovetail.library.rms_norm_matmul import rms_norm_matmul
 from dovetail.library.rope import rope
 from dovetail.library.rope_attention import rope_attention
 from dovetail.library.scores import scores
@@ -35,7 +31,6 @@ from dovetail.library.silu import silu
 from dovetail.library.sink_attention import sink_attention
 from dovetail.library.softmax import softmax
 from dovetail.library.swiglu import swiglu
-from dovetail.library.transformer_layer import transformer_layer
 from dovetail.library.wide_swiglu import wide_swiglu
 
 ALL: tuple[FusedOp[...], ...] = (
@@ -59,7 +54,6 @@ ALL: tuple[FusedOp[...], ...] = (
     sink_attention,
     swiglu,
     wide_swiglu,
-    lora_matmul,
     linear,
     residual_layer_norm,
     residual_rms_norm,
@@ -67,10 +61,6 @@ ALL: tuple[FusedOp[...], ...] = (
     conv_bias_act,
     matmul_add,
     gated_product,
-    rms_norm_matmul,
-    attention_block,
-    transformer_layer,
-    decoder_layer,
     dequantise_blocks,
 )
 """Every op; among those that could be found at the same time, earlier ones are preferred."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from dovetail import ops
 from dovetail.blocks.encoder import bert_layer
 from dovetail.dataclass import dataclass
-from dovetail.declare.block import Policy
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import scope
@@ -31,9 +31,7 @@ class BertShape:
     dtype: DType = f32
 
 
-def bert(
-    shape: BertShape | None = None, *, batch: SizeLike = "b", seq: SizeLike = "s", policy: Policy = "fusable"
-) -> Graph:
+def bert(shape: BertShape | None = None, *, batch: SizeLike = "b", seq: SizeLike = "s") -> Graph:
     """Token ids, token types and a padding mask in; the hidden states of the last layer out."""
     of = shape or BertShape()
     builder = Builder("bert", lines=False)
@@ -47,7 +45,7 @@ def bert(
             bias = ops.unsqueeze(hidden, axes=(-3, -2))
         for index in range(of.layers):
             with scope(f"layers.{index}"):
-                x = _layer(builder, of, x, bias, f"layers.{index}", policy)
+                x = _layer(builder, of, x, bias, f"layers.{index}")
         builder.output("last_hidden_state", x)
     return builder.graph()
 
@@ -66,7 +64,7 @@ def _embed(builder: Builder, of: BertShape, ids: Value, types: Value) -> Value:
     return layer_norm(total, gain, bias, eps=of.eps)
 
 
-def _layer(builder: Builder, of: BertShape, x: Value, mask: Value, name: str, policy: Policy) -> Value:
+def _layer(builder: Builder, of: BertShape, x: Value, mask: Value, name: str) -> Value:
     square, row = of.dtype[of.hidden, of.hidden], of.dtype[of.hidden]
     types = {
         **{part: t for at in "qkvo" for part, t in ((f"w{at}", square), (f"b{at}", row))},
@@ -81,4 +79,5 @@ def _layer(builder: Builder, of: BertShape, x: Value, mask: Value, name: str, po
     }
     weights = [builder.param(f"{name}.{part}", type) for part, type in types.items()]
     scale = 1.0 / math.sqrt(of.hidden // of.heads)
-    return bert_layer.build(policy, x, *weights, mask, heads=of.heads, scale=scale, eps=of.eps)
+    operands: list[Any] = [x, *weights, mask]
+    return bert_layer(*operands, heads=of.heads, scale=scale, eps=of.eps)

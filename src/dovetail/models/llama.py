@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from dovetail import ops
 from dovetail.blocks.decoder import llama_layer
 from dovetail.dataclass import dataclass
-from dovetail.declare.block import Policy
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.graph import Builder, Graph
@@ -43,9 +43,7 @@ class LlamaShape:
         return self.hidden // self.heads if self.head_width is None else self.head_width
 
 
-def llama(
-    shape: LlamaShape | None = None, *, batch: SizeLike = "b", seq: SizeLike = "s", policy: Policy = "fusable"
-) -> Graph:
+def llama(shape: LlamaShape | None = None, *, batch: SizeLike = "b", seq: SizeLike = "s") -> Graph:
     """Token ids in, logits of every position out."""
     of = shape or LlamaShape()
     builder = Builder("llama", lines=False)
@@ -56,14 +54,12 @@ def llama(
         x = embed(builder, of, ids)
         for index in range(of.layers):
             with scope(f"layers.{index}"):
-                x = _layer(builder, of, x, cos, sin, f"layers.{index}", policy)
+                x = _layer(builder, of, x, cos, sin, f"layers.{index}")
         builder.output("logits", head(builder, of, x))
     return builder.graph()
 
 
-def llama_step(
-    shape: LlamaShape | None = None, *, batch: SizeLike = "b", past: SizeLike = "p", policy: Policy = "fusable"
-) -> Graph:
+def llama_step(shape: LlamaShape | None = None, *, batch: SizeLike = "b", past: SizeLike = "p") -> Graph:
     """One token and the cached keys and values in; its logits and the longer cache out."""
     of = shape or LlamaShape()
     builder = Builder("llama_step", lines=False)
@@ -76,7 +72,7 @@ def llama_step(
             cache = of.dtype[batch, of.kv_heads, past, of.width]
             old = tuple(builder.input(f"past_{side}.{index}", cache) for side in "kv")
             with scope(f"layers.{index}"):
-                result = _layer(builder, of, x, cos, sin, f"layers.{index}", policy, old)
+                result = _layer(builder, of, x, cos, sin, f"layers.{index}", old)
                 x = result[0]
                 for number, side in enumerate("kv"):
                     builder.output(f"new_{side}.{index}", result[number + 1])
@@ -132,23 +128,14 @@ def _layer(
     cos: Value,
     sin: Value,
     name: str,
-    policy: Policy,
     past: tuple[Value, ...] = (),
 ) -> Value:
     weights, q_gain, k_gain = layer_weights(builder, of, name)
     past_k, past_v = past or (None, None)
     groups = of.heads // of.kv_heads
-    return llama_layer.build(
-        policy,
-        x,
-        *weights,
-        cos,
-        sin,
-        None,
-        q_gain,
-        k_gain,
-        past_k,
-        past_v,
+    operands: list[Any] = [x, *weights, cos, sin, None, q_gain, k_gain, past_k, past_v]
+    return llama_layer(
+        *operands,
         heads=of.heads,
         kv_heads=of.kv_heads,
         groups=groups if groups > 1 else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.blocks.convolution import conv_norm_act
 from dovetail.dataclass import dataclass
-from dovetail.declare.block import Policy
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import scope
@@ -25,14 +24,12 @@ class ResnetShape:
     eps: float = 1e-5
 
 
-def resnet(
-    shape: ResnetShape | None = None, *, batch: SizeLike = "b", image: SizeLike = 224, policy: Policy = "fusable"
-) -> Graph:
+def resnet(shape: ResnetShape | None = None, *, batch: SizeLike = "b", image: SizeLike = 224) -> Graph:
     """Images in, logits of the classes out."""
     of = shape or ResnetShape()
     builder = Builder("resnet", lines=False)
     with builder.recording():
-        net = _Network(builder, of, policy)
+        net = _Network(builder, of)
         x = builder.input("image", f32[batch, 3, image, image])
         with scope("stem"):
             x = net.conv(x, "stem", 3, of.width, kernel=7, stride=2)
@@ -55,7 +52,6 @@ def resnet(
 class _Network:
     builder: Builder
     of: ResnetShape
-    policy: Policy
 
     def conv(
         self, x: Value, name: str, into: int, out: int, *, kernel: int, stride: int = 1, act: Activation = "relu"
@@ -64,9 +60,7 @@ class _Network:
         channel = f32[out, 1, 1]
         norm = [self.builder.param(f"{name}.{part}", channel) for part in ("gain", "bias", "mean", "variance")]
         around = (kernel // 2,) * 4
-        return conv_norm_act.build(
-            self.policy, x, weight, *norm, eps=self.of.eps, act=act, strides=(stride, stride), padding=around
-        )
+        return conv_norm_act(x, weight, *norm, eps=self.of.eps, act=act, strides=(stride, stride), padding=around)
 
     def bottleneck(self, x: Value, name: str, into: int, width: int, *, stride: int) -> Value:
         """Narrow, convolve, widen, and add what came in."""

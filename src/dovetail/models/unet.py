@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dovetail.blocks.convolution import unet_block
-from dovetail.declare.block import Policy
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import scope
@@ -18,7 +17,6 @@ def unet(
     batch: SizeLike = "b",
     image: SizeLike = 32,
     eps: float = 1e-5,
-    policy: Policy = "fusable",
 ) -> Graph:
     """An image in, an image of the same size out."""
     builder = Builder("unet", lines=False)
@@ -30,7 +28,7 @@ def unet(
             kernel, channel = f32[channels, channels, 3, 3], f32[channels, 1, 1]
             types = {"gain": channel, "bias": channel, "w": kernel, "b": channel}
             weights = [builder.param(f"block.{i}.{part}", type) for i in (1, 2) for part, type in types.items()]
-            x = unet_block.build(policy, x, *weights, groups=groups, eps=eps)
+            x = unet_block(x, *weights, groups=groups, eps=eps)
         with scope("out"):
             x = conv(x, builder.param("out.w", f32[3, channels, 3, 3]), padding=(1, 1, 1, 1))
         builder.output("image", x)

@@ -55,13 +55,6 @@ class MemoryRules:
     """Names of ops whose kernels write rows at any stride, each row dense."""
     seen_through: frozenset[str] = frozenset()
     """Names of ops on weights that kernels look through: their results take memory only where something reads them."""
-    lingering_bytes: int = 0
-    """Bytes up to which a tensor keeps its memory for a few steps after its last reader, which may run at once."""
-    lingering_steps: int = 1
-    """How many."""
-    lingering_part_bytes: int = 0
-    """The same for a tensor that several steps read parts of, such as the queries, keys and values of one product."""
-    lingering_part_steps: int = 0
 
     def read_in_place(self, value: Value) -> Collection[int]:
         """The operands whose memory the result of a step may take."""

@@ -173,7 +173,7 @@ _STAGES: tuple[StageName, ...] = get_args(StageName)
 
 
 def _lower_blocks(state: State, setup: Setup) -> State:
-    return state.rewritten(lower_blocks(state.graph, setup.ops, state.log))
+    return state.rewritten(lower_blocks(state.graph, state.log))
 
 
 def _canonicalize(state: State, setup: Setup) -> State:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -55,10 +56,23 @@ class _Block:
     offset: Size | None = None
 
 
-def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsewhere: Collection[int] = ()) -> Arena:
-    """Slots for the tensors of a schedule, except those that are stored `elsewhere`."""
+def allocate(
+    flow: Flow,
+    order: Sequence[int],
+    pool: Pool,
+    alignment: int,
+    elsewhere: Collection[int] = (),
+    launched: Sequence[Collection[int]] | None = None,
+) -> Arena:
+    """Slots for the tensors of a schedule, except those that are stored `elsewhere`.
+
+    `launched` has for each step in order the tensors that its launches use, where these are not those of the step:
+    what no launch uses has no slot.
+    """
     aligned = Aligned(alignment)
-    blocks, over, worst = _find_blocks(flow, order, aligned, elsewhere)
+    blocks, over = _find_blocks(flow, order, aligned, elsewhere)
+    blocks = blocks if launched is None else _of_launches(blocks, launched, len(order))
+    worst = _fullest(blocks, flow, len(order))
     extent = _place([b for b in blocks if isinstance(b.size, int)])
     end = _place_cells([b for b in blocks if not isinstance(b.size, int)], extent)
     inside = [b for b in blocks if b.offset is not None]
@@ -67,7 +81,7 @@ def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsew
     slots |= {t: Slot(0, 0, pool) for t, size in enumerate(flow.sizes) if size == 0 and t not in elsewhere}
     return Arena(
         slots,
-        {step: taken for step, taken in over.items() if slots[taken].pool == pool},
+        {step: taken for step, taken in over.items() if taken in slots and slots[taken].pool == pool},
         end,
         add_up(b.size for b in inside for _ in b.tensors),
         add_up(b.size for b in inside if b.first <= worst <= b.last),
@@ -102,13 +116,12 @@ def add_up(sizes: Iterable[Size]) -> Size:
 
 def _find_blocks(
     flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int]
-) -> tuple[list[_Block], dict[int, int], int]:
-    """Blocks with the times they live, steps that write over an operand, and the time when most is held."""
-    left, sizes, weights = list(flow.readers), flow.sizes, flow.weights
+) -> tuple[list[_Block], dict[int, int]]:
+    """Blocks with the times they live, in the order of their first, and steps that write over an operand."""
+    left, sizes = list(flow.readers), flow.sizes
     living: dict[int, _Block] = {}
     blocks: list[_Block] = []
     over: dict[int, int] = {}
-    live = top = worst = 0
     for time, step in enumerate(order):
         read, made = flow.reads[step], flow.makes[step]
         for tensor in read:
@@ -125,16 +138,37 @@ def _find_blocks(
             else:
                 block = _Block(size, time, len(order), [tensor])
                 blocks.append(block)
-                live += weights[tensor]
             living[tensor] = block
-        if live > top:
-            top, worst = live, time
         for tensor in read + made:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
-                small = flow.lingering_steps if weights[tensor] <= flow.lingering else 0
-                ended.last = time + max(small, flow.lingering_parts.get(tensor, 0))
-                live -= weights[tensor]
-    return blocks, over, worst
+                ended.last = time
+    return blocks, over
+
+
+def _of_launches(blocks: Iterable[_Block], launched: Sequence[Collection[int]], end: int) -> list[_Block]:
+    """Blocks from the first launch that uses them to the last, in this order; what lives to the end still does."""
+    times: dict[int, list[int]] = {}
+    for time, tensors in enumerate(launched):
+        for tensor in tensors:
+            times.setdefault(tensor, []).append(time)
+    found: list[_Block] = []
+    for block in blocks:
+        used = [time for tensor in block.tensors for time in times.get(tensor, ())]
+        if used:
+            last = end if block.last == end else max(used)
+            found.append(_Block(block.size, min(used), last, block.tensors))
+    return sorted(found, key=lambda b: b.first)
+
+
+def _fullest(blocks: Iterable[_Block], flow: Flow, steps: int) -> int:
+    """The first time when most is held."""
+    change = [0] * (steps + 2)
+    for block in blocks:
+        weight = flow.weights[block.tensors[0]]
+        change[block.first] += weight
+        change[block.last + 1] -= weight
+    live = list(accumulate(change))
+    return live.index(max(live))
 
 
 def _place(blocks: list[_Block]) -> int:

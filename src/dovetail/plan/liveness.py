@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import estimate
@@ -35,11 +34,6 @@ class Flow:
     """How many steps read each tensor; what is held to the end counts one more."""
     ordered: bool
     """Whether every step comes after those that go before it."""
-    lingering: int = 0
-    """Bytes up to which a tensor keeps its memory for a few steps more."""
-    lingering_steps: int = 1
-    lingering_parts: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Tensors that several steps read parts of, and for how many steps more these keep their memory."""
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
@@ -97,7 +91,6 @@ def make_flow(
     over: list[tuple[int, ...]] = []
     after: list[tuple[int, ...]] = []
     ordered = True
-    parts: dict[int, int] = {}
     for step, value in enumerate(steps):
         roots: dict[int, None] = {}
         for operand in value.operands:
@@ -106,8 +99,6 @@ def make_flow(
             if root is not None and root not in roots:
                 roots[root] = None
                 readers[root] += 1
-                if alias is not None and weights[root] <= rules.lingering_part_bytes:
-                    parts[root] = parts.get(root, 0) + (measure(operand.tensor)[1] < weights[root])
         reads.append(tuple(roots))
         before = dict.fromkeys([maker[r] for r in roots])
         if goes_after:
@@ -126,9 +117,6 @@ def make_flow(
         tuple(after),
         tuple(readers),
         ordered,
-        rules.lingering_bytes,
-        rules.lingering_steps,
-        {root: rules.lingering_part_steps for root, count in parts.items() if count > 1},
     )
 
 

@@ -172,6 +172,35 @@ def make_plan(
     )
 
 
+def with_launches(plan: Plan, launched: Sequence[Collection[Value]]) -> Plan | None:
+    """The plan with memory for launches that several steps share.
+
+    `launched` has for each step of the run phase, in order, the tensors that its launches read or write: what no launch
+    does has no memory. A launch is one moment: what it reads is there until it ends, and what it writes is nowhere that
+    it reads. Steps that run in place still do; None where a symbolic arena has no room for one of them.
+    """
+    steps = plan.phase("run")
+    outputs = {plan.root_of(v) for v in plan.graph.outputs.values()}
+    flow = make_flow([s.value for s in steps], plan.aliases, outputs, {}, Measure(plan.alignment))
+    number = {tensor: t for t, tensor in enumerate(flow.tensors)}
+    elsewhere = {t for tensor, t in number.items() if tensor in plan.slots and plan.slots[tensor].pool != "arena"}
+    taken = [None if s.over is None else number.get(s.over) for s in steps]
+    over = {i: t for i, t in enumerate(taken) if t is not None and t not in elsewhere}
+    used = [{number[root] for root in map(plan.root_of, some) if root in number} for some in launched]
+    flow = replace(flow, over=tuple([(over[i],) if i in over else () for i in range(len(steps))]))
+    arena = allocate(flow, range(len(steps)), "arena", plan.alignment, elsewhere, used)
+    if any([t in arena.slots and arena.over.get(i) != t for i, t in over.items()]):
+        return None
+    slots = {tensor: slot for tensor, slot in plan.slots.items() if slot.pool != "arena"}
+    slots |= {flow.tensors[t]: slot for t, slot in arena.slots.items()}
+    return replace(plan, slots=slots, arena_size=arena.size, unshared_bytes=arena.unshared, peak=arena.peak)
+
+
+def step_by_step(plan: Plan) -> Plan:
+    """The plan with memory for steps that run one by one."""
+    return with_launches(plan, [(*step.operands, *step.results) for step in plan.phase("run")]) or plan
+
+
 def _donated_slots(donated: Donated) -> dict[Value, Slot]:
     return {tensor: Slot(0, tensor.tensor.bytes, "donated", donor) for tensor, donor in donated.donors.items()}
 

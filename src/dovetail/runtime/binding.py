@@ -13,7 +13,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.nearest import nearest
-from dovetail.targets.runtime.arrays.feeds import Shaped, check_array, found_leaf, named_leaf
+from dovetail.targets.runtime.arrays.feeds import Shaped, actual_leaf, check_array, named_leaf
 
 
 def check_named(
@@ -78,8 +78,8 @@ def check_donated(names: Iterable[str], given: Mapping[str, Array], arrays: Mapp
 
 
 def found_in(arrays: Mapping[str, Shaped], declared: Mapping[str, Value], *, bare: bool = False) -> list[Found]:
-    """The arrays as they were given for what is declared; see `found_leaf`."""
-    return [found_leaf(declared[name], array, bare=bare) for name, array in arrays.items()]
+    """The arrays as they were given for what is declared; see `actual_leaf`."""
+    return [actual_leaf(declared[name], array, bare=bare) for name, array in arrays.items()]
 
 
 def by_name(values: Iterable[Value]) -> dict[str, Value]:

@@ -67,7 +67,7 @@ def program_key(source: Source, request: Request) -> StoreKey:
     options["dispatch"] = sorted(setup.policy.items())
     options["sizes"] = sorted(setup.sizes.items())
     parts: Mapping[str, str] = {
-        **(serializer.made_from() if serializer is not None else {}),
+        **(serializer.key_parts() if serializer is not None else {}),
         **build_id(),
         "graph": source.structure,
         "name": source.name,

@@ -1,4 +1,4 @@
-"""Targets: what each claims, how it compiles and runs, and what a target of your own is made of."""
+"""Targets: what each claims, how it compiles and runs, and the parts of a target of your own."""
 
 from __future__ import annotations
 

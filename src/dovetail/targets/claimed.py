@@ -1,4 +1,4 @@
-"""What every target with kernels of its own claims alike: fused ops, and conditions on primitives."""
+"""Claims that all targets with kernels of their own share: fused ops, and conditions on primitives."""
 
 from __future__ import annotations
 

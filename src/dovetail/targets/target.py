@@ -123,7 +123,7 @@ class Executable(Protocol):
 class Serializer:
     """How a target stores compiled plans for other processes."""
 
-    made_from: Callable[[], Mapping[str, str]]
+    key_parts: Callable[[], Mapping[str, str]]
     """What decides the code in addition to the plan: the processor, the compiler."""
     to_bytes: Callable[[Executable], bytes | None]
     """None where the plan cannot be stored."""
@@ -210,9 +210,9 @@ class Target:
     considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
     launches: Callable[[Plan, Settings], Sequence[Sequence[Considered]]] | None = None
-    """For each step of a run, the ways that were tried to give it no launch of its own, where a target has such."""
+    """For each step of a run, the launch fusions that were tried for it, where a target has such."""
     emitted: Callable[[Plan, Settings], Sequence[Emitted]] | None = None
-    """The kernels that its compiler made of the steps of a run, where it fuses by itself; compiles the plan."""
+    """Return the kernels of a compiler that fuses by itself, with the steps of each; compile the plan."""
     code: CodeView | None = None
     """The code of kernels for people; None where it has none to show."""
     serializer: Serializer | None = None

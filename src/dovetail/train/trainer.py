@@ -20,10 +20,10 @@ from dovetail.models.weights import random_weights
 from dovetail.renamed import old_options
 from dovetail.runtime.compile import compile
 from dovetail.runtime.load import load
-from dovetail.runtime.options import RequestOptions
+from dovetail.runtime.options import TargetOptions
 from dovetail.runtime.program import Program
 from dovetail.targets import target_named
-from dovetail.targets.runtime.arrays.page_advice import trim, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
@@ -84,7 +84,7 @@ class Trainer:
         batch_norm_momentum: float = 0.1,
         seed: int = 0,
         writes: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[TargetOptions],
     ) -> None:
         model = graph if isinstance(graph, Graph) else load(graph, train=True)
         if precision is not None and precision not in _PRECISIONS:
@@ -154,7 +154,6 @@ class Trainer:
         if not self._has_run:
             # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
             trim()
-            unload_compiler()
             self._has_run = True
         fine = bool(np.isfinite(norm) and np.isfinite(loss))
         if self.scale is not None:

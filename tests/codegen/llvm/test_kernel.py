@@ -8,7 +8,7 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import Ptr
 from dovetail.codegen.llvm.kernel import WORDS, KernelCode, assemble, kernel_function, one_of
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import RELU, Epilogue
 from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.conv.few_channels import few_channels_code
@@ -44,12 +44,12 @@ def stored(code: KernelCode) -> int:
 
 
 def test_kernels_that_differ_share_functions_that_do_not() -> None:
-    tile = RegisterTile(WIDE, 2, 14, Epilogue("relu", True), True)
+    tile = RegisterTile(WIDE, 2, 14, Epilogue(RELU, True), True)
     wide, narrow = winograd_code(FOUR, tile), winograd_code(TWO, tile)
     both = {part.name.partition("_")[0] for part in {*wide.shared} & {*narrow.shared}}
     assert wide.name != narrow.name and both == {"turn", "gather.16", "places"}
     # Tiles of listed steps are others, and blocks of filters may be wider: results are transposed by one function.
-    rows = few_channels_code(RegisterTile(WIDE, 3, 9, Epilogue("relu", True), False))
+    rows = few_channels_code(RegisterTile(WIDE, 3, 9, Epilogue(RELU, True), False))
     assert {part.name.partition("_")[0] for part in {*wide.shared} & {*rows.shared}} == {"turn", "gather.16"}
 
 
@@ -72,7 +72,7 @@ def test_a_function_without_callers_is_not_compiled() -> None:
 
 
 def test_what_is_written_with_vectors_is_compiled_as_it_is() -> None:
-    code = winograd_code(FOUR, RegisterTile(WIDE, 2, 14, Epilogue("relu", True), True))
+    code = winograd_code(FOUR, RegisterTile(WIDE, 2, 14, Epilogue(RELU, True), True))
     modules = BACKEND.code.modules(Job(code.template(["x", "w", "b", "y"], (), 0), {}, Tiles(1, 1)))
     assert len(modules) == 5 and not any(module.optimize for module in modules)
     assert [module.is_shared for module in modules] == [True] * 4 + [False]

@@ -66,6 +66,7 @@ def values_of(dtype: DType) -> dict[str, Value]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_it_is_what_numpy_says(dtype: DType) -> None:
     outputs = values_of(dtype)
@@ -103,6 +104,7 @@ def test_functions_are_those_that_maths_has() -> None:
     assert all(maths.has(name, dtype) for name in maths.NAMES for dtype in DTYPES if dtype.is_float)
 
 
+@pytest.mark.slow
 def test_literals_keep_every_bit() -> None:
     """A constant in code is the constant in memory."""
     for dtype in DTYPES:

@@ -122,6 +122,7 @@ def test_more_elements_than_any_vocabulary_has_are_refused() -> None:
         read_head(memoryview(b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + listed))
 
 
+@pytest.mark.slow
 def test_damaged_files_end_in_a_typed_error_or_are_read(tmp_path: Path) -> None:
     whole = [written(*decoder(kind=kind)) for kind in ("q8_0", "f16")]
     ends: dict[str, int] = {}

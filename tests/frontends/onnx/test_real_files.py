@@ -53,6 +53,7 @@ def test_a_sorted_model_is_not_copied_and_a_cycle_is_named() -> None:
         import_model(model(["Add x b -> a", "Relu a -> b", "Neg b -> y"], {"x": f32[2]}, ["y"]))
 
 
+@pytest.mark.slow
 def test_branches_nest_30_deep() -> None:
     inner: list[onnx.NodeProto] = [node("Relu x -> o0")]
     for depth in range(1, 31):

@@ -16,7 +16,7 @@ import dovetail
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 F: Any = torch.nn.functional
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 class Attention(nn.Module):

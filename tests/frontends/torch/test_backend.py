@@ -27,7 +27,7 @@ torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 F: Any = torch.nn.functional
 dynamo: Any = pytest.importorskip("torch._dynamo")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

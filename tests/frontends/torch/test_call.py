@@ -23,7 +23,7 @@ from dovetail.runtime.module import ModuleProgram
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Tensor = Any
 
 

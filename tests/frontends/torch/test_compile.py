@@ -20,7 +20,7 @@ from tests.targets.runtime.test_prepared_call import numbers
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 F: Any = torch.nn.functional
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Tensor = Any
 
 

@@ -10,7 +10,7 @@ from tests.torch_networks.every import named
 from tests.torch_networks.judge import Judged, built, compared
 
 torch: Any = pytest.importorskip("torch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.gguf_files import written
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.exhaustive]
 
 IDS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
 _SIZES = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 

@@ -11,7 +11,7 @@ from tests.torch_networks.judge import Judged, built, compared
 from tests.torch_networks.network import Case
 
 torch: Any = pytest.importorskip("torch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=full_name)

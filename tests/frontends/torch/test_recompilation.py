@@ -20,7 +20,7 @@ from tests.torch_networks.through_compile import Compiled, compared
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 dynamo: Any = pytest.importorskip("torch._dynamo")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
 dynamo: Any = pytest.importorskip("torch._dynamo")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(not can_stay(), reason="this torch tells compiled code no addresses"),
 ]

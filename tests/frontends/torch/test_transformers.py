@@ -11,7 +11,7 @@ from tests.torch_networks.judge import Judged, built, compared
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.exhaustive]
 
 MODELS: dict[str, dict[str, int]] = {
     "bert": {"attention": 2, "linear": 2},

@@ -26,6 +26,7 @@ def test_counting_in_every_dtype(dtype: DType) -> None:
         same_bits(runner, {"x": np.zeros(size, np.float32)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
 def test_random_bits(dtype: DType) -> None:
     x, key = input("x", f32["n"]), input("key", u32[2])
@@ -39,6 +40,7 @@ def test_a_key_that_lies_backwards() -> None:
     same_bits(compiled(ops.random_bits(key, shape=(100,), dtype=u64)), {"key": np.array([1, 2], np.uint32)})
 
 
+@pytest.mark.slow
 def test_what_is_made_of_them() -> None:
     rows, columns = symbol("m"), symbol("n")
     x, i = input("x", f32["m", "n"]), input("i", u32["m"])

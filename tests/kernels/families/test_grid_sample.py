@@ -40,6 +40,7 @@ def test_every_mode(mode: Any, padding: Any, align_corners: bool, image: tuple[i
     check(Graph.of(sampled), fed, kernel="grid_sample")
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(MODES),
     st.sampled_from(PADDINGS),

@@ -63,6 +63,7 @@ def moved(draw: st.DrawFn, value: Value) -> Value:
     return value
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_views(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=2, max_size=3)))

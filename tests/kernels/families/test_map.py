@@ -51,6 +51,7 @@ def test_views_are_read_in_place() -> None:
     near(compiled(outputs), {"x": normal(6, 20, 18)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 def test_activations(dtype: DType) -> None:
     x = input("x", dtype[5, 34])
@@ -114,6 +115,7 @@ def test_results_may_take_the_memory_of_an_operand() -> None:
     assert float(np.mean(np.abs(runner.run(feeds)["y"] - whole.run(feeds)["y"]) > 1e-3)) < 0.01
 
 
+@pytest.mark.slow
 def test_long_chains_and_shared_steps_are_linear() -> None:
     """Each step reads the one before twice: printed as a tree it would have 2**200 leaves, and be 2,000 deep."""
     x = input("x", f32[5])

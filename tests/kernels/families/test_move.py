@@ -63,6 +63,7 @@ def flat(x: Value) -> Value:
     return ops.merge(x, axis=-1, count=x.rank)
 
 
+@pytest.mark.slow
 def test_views_of_all_kinds() -> None:
     x = input("x", f32[6, 7, 8])
     made = {
@@ -99,6 +100,7 @@ def test_sizes_that_are_known_later() -> None:
         same_bits(runner, {"x": bits(f32, b, h, s, 8), "y": bits(f32, b, h, t, 8, seed=1)})
 
 
+@pytest.mark.slow
 def test_many_pieces() -> None:
     xs = [input(f"x{i}", i8[3]) for i in range(40)]
     same_bits(compiled(build.stack(xs, axis=1)), {f"x{i}": bits(i8, 3, seed=i) for i in range(40)})

@@ -38,6 +38,7 @@ def few(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).choice(choices, shape).astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [f32, bf16, i8, u64, bool_])
 def test_the_index_of_an_extreme(dtype: DType, shape: tuple[int, ...]) -> None:
@@ -46,6 +47,7 @@ def test_the_index_of_an_extreme(dtype: DType, shape: tuple[int, ...]) -> None:
     same_bits(compiled(outputs), {"x": few(shape, dtype)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "dtype"), [*((shape, f32) for shape in SHAPES), ((3, 5, 7), f64), ((3, 5, 7), f16)])
 def test_running_reductions(shape: tuple[int, ...], dtype: DType) -> None:
     x = input("x", dtype[shape])
@@ -55,6 +57,7 @@ def test_running_reductions(shape: tuple[int, ...], dtype: DType) -> None:
     near(runner, {"x": np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(dtype.numpy)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, u64])
 def test_running_whole_numbers_wrap(dtype: DType) -> None:
     x = input("x", dtype[4, 21])
@@ -62,6 +65,7 @@ def test_running_whole_numbers_wrap(dtype: DType) -> None:
     same_bits(compiled(outputs), {"x": bits(dtype, 4, 21)})
 
 
+@pytest.mark.slow
 def test_sizes_may_come_later_and_operands_lie_anyhow() -> None:
     m, n = symbol("m"), symbol("n")
     x = input("x", f32[m, n])

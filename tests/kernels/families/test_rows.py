@@ -60,6 +60,7 @@ def test_columns_of_what_memory_holds_are_summed_like_those_of_a_cache(columns: 
             assert np.array_equal(found[name][..., first : first + few], expected), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", LENGTHS)
 def test_rows_of_any_length(n: int) -> None:
     x, r, gain, bias = x_of(5, n), input("r", f32[5, n]), vector("gain", n), vector("bias", n)
@@ -87,6 +88,7 @@ def test_softmax_along_every_axis(axis: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "shape"), [(1, (2, 4, 3, 5)), (3, (2, 12, 5, 7)), (12, (1, 12, 16, 17)), (2, (6, 1, 1))]
 )
@@ -119,6 +121,7 @@ def _depth(body: tuple[Statement, ...]) -> int:
     return max((depth + counts for depth, counts in inner), default=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16, f64])
 def test_other_floats(dtype: DType) -> None:
     x, gain = x_of(4, 33, dtype=dtype), vector("gain", 33, dtype)
@@ -135,6 +138,7 @@ def test_other_floats(dtype: DType) -> None:
     near(compiled(outputs), feeds if dtype is f64 else {**feeds, "wide": normal(33)})
 
 
+@pytest.mark.slow
 def test_one_code_serves_every_size() -> None:
     rows, n = symbol("rows"), symbol("n")
     x, gain = input("x", f32[rows, n]), input("gain", f32[n])
@@ -152,6 +156,7 @@ def test_one_code_serves_every_size() -> None:
 AXES = [axes for k in (1, 2, 3) for axes in itertools.combinations((-3, -2, -1), k)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES)
 def test_every_reduction_over_any_axes(axes: tuple[int, ...]) -> None:
     x = x_of(3, 5, 37)
@@ -159,6 +164,7 @@ def test_every_reduction_over_any_axes(axes: tuple[int, ...]) -> None:
     near(compiled({op.name: op(x, axes=axes) for op in reductions}), {"x": normal(3, 5, 37)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, u16, i32, u64])
 def test_whole_numbers_wrap_and_order(dtype: DType) -> None:
     x = x_of(7, 33, dtype=dtype)
@@ -179,6 +185,7 @@ def test_any_and_all(shape: tuple[int, int]) -> None:
         near(runner, {"x": np.random.default_rng(seed).random(shape) < (0.5, 0.02, 0.98)[seed]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f32, f64, f16])
 def test_nan_and_infinities(dtype: DType) -> None:
     x = x_of(9, 40, dtype=dtype)
@@ -203,6 +210,7 @@ def test_nothing_to_reduce(shape: tuple[int, ...], axes: tuple[int, ...]) -> Non
     near(compiled({op.name: op(x, axes=axes) for op in reductions}), {"x": normal(*shape)})
 
 
+@pytest.mark.slow
 def test_operands_are_read_where_they_lie() -> None:
     x = x_of(6, 20, 18)
     turned = ops.permute(x, order=(-1, -3, -2))
@@ -244,6 +252,7 @@ def test_masked_rows(hidden: float) -> None:
     near(compiled({"p": library.softmax(x), "l": library.log_softmax(x)}), {"x": found})
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit() -> None:
     x = x_of(100, 999)
     outputs = {"a": library.softmax(x), "b": ops.reduce_sum(x, axes=(-2,)), "c": ops.reduce_sum(x, axes=(-2, -1))}

@@ -22,6 +22,7 @@ def drawn(size: int, *shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(-size, size, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_every_dtype(dtype: DType) -> None:
     x, i, u = input("x", dtype[9, 5]), input("i", i64[4, 5]), input("u", dtype[4, 5])
@@ -67,6 +68,7 @@ def test_rows_of_indices(depth: int, way: Combine) -> None:
     near(compiled(ops.scatter_nd(x, i, u, reduction=way)), feeds)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_known_later() -> None:
     x, i, u = input("x", f32["n", "m"]), input("i", i64["k", "m"]), input("u", f32["k", "m"])
     rows = ops.unsqueeze(ops.slice_(i, axis=-1, start=0, stop=1), axes=(-1,))

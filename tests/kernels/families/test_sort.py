@@ -32,6 +32,7 @@ def odd(dtype: DType, *shape: int) -> Array:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, bool_], ids=str)
 def test_every_dtype(dtype: DType, descending: bool) -> None:
@@ -60,6 +61,7 @@ def test_the_best(k: int, in_order: bool) -> None:
     same_bits(compiled(made), {"x": odd(f32, 2, 100, 3)})
 
 
+@pytest.mark.slow
 def test_how_many_is_known_later() -> None:
     x, y = input("x", f32["m", "n"]), input("y", f32["k"])
     k: Size = symbol("k")
@@ -73,6 +75,7 @@ def test_strided_lanes() -> None:
     same_bits(compiled({**both(ops.sort(x)), **both(ops.top_k(x, k=3), "best_")}), {"x": odd(f32, 37, 4)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [np.arange(300.0), np.arange(300.0)[::-1], np.zeros(300), np.arange(300.0) % 7])
 def test_lanes_with_an_order(numbers: Array) -> None:
     x = input("x", f32[300])

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.kernels.loops import gpu_schedule
-from dovetail.kernels.loops.gpu_schedule import GpuShape, Tile, over_tiles, schedule, tile_of
+from dovetail.kernels.loops.gpu_schedule import GpuShape, TileBody, over_tiles, schedule, tile_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Barrier,
@@ -76,7 +76,7 @@ def test_a_schedule_of_another_body_is_no_tile() -> None:
         tile_of((Loop("tile", Extent(1), (Barrier(), Barrier()), kind="block"),), Schedule("warp", 1, 4))
 
 
-def _strided(of: Schedule, tile: Tile) -> tuple[Statement, ...]:
+def _strided(of: Schedule, tile: TileBody) -> tuple[Statement, ...]:
     """Tiles that are apart by blocks, under another condition and with other names."""
     if of.by == "block":
         return over_tiles(of, tile)
@@ -89,7 +89,7 @@ def _strided(of: Schedule, tile: Tile) -> tuple[Statement, ...]:
 
 @pytest.mark.parametrize("write", [over_tiles, _strided], ids=["as it is", "otherwise"])
 def test_rows_are_found_however_the_scheduler_writes_them(
-    write: Callable[[Schedule, Tile], tuple[Statement, ...]], monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Schedule, TileBody], tuple[Statement, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of the scheduler must not turn off what joins kernels of rows with others."""
     monkeypatch.setattr(gpu_schedule, "over_tiles", write)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def test_what_leaves_a_copy_has_an_exit() -> None:
                     assert j - begin in band.exits
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_cut_and_a_repeated_one_is_folded() -> None:
     chain = [Item(i, 20.0, 10.0, (i - 1,) if i else ()) for i in range(5000)]
     layout = lay_out(chain)

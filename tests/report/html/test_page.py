@@ -58,6 +58,7 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert", "llama", "resnet"])
 def test_the_page_has_the_numbers_of_the_report_and_of_the_plan(model: str) -> None:
     made = compiled(model)
@@ -71,6 +72,7 @@ def test_the_page_has_the_numbers_of_the_report_and_of_the_plan(model: str) -> N
     assert len(texts) == max(shown["code"]["of"]) + 1 and all("define" in t for t in texts)
 
 
+@pytest.mark.slow
 def test_the_policy_allows_this_style_and_this_script_and_nothing_else() -> None:
     read = Read(page(source_of(compiled("resnet"))))
     (policy,) = [a["content"] or "" for _, a in read.elements if a.get("http-equiv") == "Content-Security-Policy"]
@@ -86,6 +88,7 @@ def test_the_policy_allows_this_style_and_this_script_and_nothing_else() -> None
     ]
 
 
+@pytest.mark.slow
 def test_the_page_asks_nobody_for_anything() -> None:
     read = Read(page(source_of(compiled("resnet"))))
     fetching = {"src", "href", "srcset", "data", "action", "poster", "background", "style", "srcdoc"}
@@ -101,6 +104,7 @@ def test_the_page_asks_nobody_for_anything() -> None:
         assert len(text.splitlines()) <= 400, name
 
 
+@pytest.mark.slow
 def test_names_cannot_be_markup() -> None:
     made = compilation(hostile_graph(), make_request())
     text = page(source_of(made))
@@ -123,6 +127,7 @@ def test_parts_of_the_page_are_put_in_by_name_once() -> None:
     assert Read(page({"report": "%%script%%"})).source() == {"report": "%%script%%"}
 
 
+@pytest.mark.slow
 def test_a_measured_run_is_embedded() -> None:
     shown = Read(page(source_of(compiled("resnet"), [Span(0, 0.0, 0.5, 1)]))).source()
     assert shown["timeline"] == [{"kernel": 0, "start": 0.0, "seconds": 0.5, "thread": 1}]

@@ -59,6 +59,7 @@ def both(graph: dovetail.Graph, strict: bool, **feeds: Array) -> tuple[Array, Ar
     return cpu, reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_number(name: str, dtype: DType) -> None:

@@ -16,6 +16,7 @@ from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.steps import placed
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.arrays.memory import Memory
 from tests.targets.cuda.graphs import Case
@@ -79,12 +80,14 @@ def run_in_lockstep(
     plan: Plan, feeds: Mapping[str, Array], split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> dict[str, Array]:
     """The outputs of a plan on the machine in NumPy, by kernels for a device."""
+    steps = steps_of(plan, split, device)
+    plan = placed(plan, [several for _, several in steps])
     memory = Memory(plan, prove=True)
     memory.give(plan.graph.parameters, {})
     memory.reserve("bound", plan.bound_size)
     memory.give(plan.graph.inputs, feeds)
     memory.reserve("arena", plan.arena_size)
-    kernels = [(step, made) for step, several in steps_of(plan, split, device) for made in several or _missing(step)]
+    kernels = [(step, made) for step, several in steps for made in several or _missing(step)]
     workspace = memory.allocate(max([memory.number(made.workspace_bytes) for _, made in kernels], default=0))
     for _, made in kernels:
         buffers: dict[str, tuple[Array, int]] = {}

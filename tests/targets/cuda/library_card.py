@@ -18,7 +18,7 @@ from dovetail.ir.value import Value
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.library import call as library_call
 from dovetail.targets.cuda.library import choice as library_choice
-from dovetail.targets.cuda.library import told as library_told
+from dovetail.targets.cuda.library import considered as library_considered
 from dovetail.targets.cuda.library import trial as library_trial
 from dovetail.targets.cuda.library.choice import KIND
 from dovetail.targets.cuda.runs import run
@@ -62,11 +62,11 @@ def card_with_library(monkeypatch: pytest.MonkeyPatch) -> Card:
     def loaded(_: str) -> FakeCublasLt:
         return made.library
 
-    for module in (run, library_told):
+    for module in (run, library_considered):
         monkeypatch.setattr(module, "place", installed)
     monkeypatch.setattr(library_choice, "identity", str)
     monkeypatch.setattr(library_call, "loaded", loaded)
-    for module in (library_choice, library_told):
+    for module in (library_choice, library_considered):
         monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(library_trial, "ROUNDS", 1)
     monkeypatch.setattr(library_trial, "MOST_RUNS", 1)

@@ -33,7 +33,7 @@ from dovetail.ir.dtype import DType
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
-from dovetail.targets.cuda.driver.driver import Driver, Function, Module, driver
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, LoadedModule, driver
 from dovetail.targets.cuda.target import target_for
 from dovetail.targets.gpu.kernel import RESIDENT
 from tests.block_arrays import random_blocks
@@ -211,13 +211,13 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
     here = device()
     here.description = replace(here.description, cooperative="on" if persistent else "off")
     loaded: list[bool] = []
-    function = Module.function
+    function = LoadedModule.function
 
-    def noted(*given: Any, cooperative: bool = False, **named: Any) -> Function:
+    def noted(*given: Any, cooperative: bool = False, **named: Any) -> KernelFunction:
         loaded.append(cooperative)
         return function(*given, cooperative=cooperative, **named)
 
-    Module.function = noted
+    LoadedModule.function = noted
     program = PROGRAMS.get(plain) or LAUNCHED[plain]
     first = program(lambda: here, cache)
     count = sum(loaded)

@@ -44,13 +44,13 @@ class SimulatedDriver(Driver):
     def memory(self) -> dict[int, Array]:
         return self.library.memory
 
-    def ptx(self, made: GpuKernel) -> str:
+    def ptx(self, kernel: GpuKernel) -> str:
         self.compiled += 1
-        name = digest(made.text)
+        name = digest(kernel.text)
         if name not in self.library.kernels:
-            verified(made.text)
-        self.library.kernels[name] = made.kernel
-        return f"// {name}\n.target {self.architecture}\n.visible .entry {made.kernel.name}"
+            verified(kernel.text)
+        self.library.kernels[name] = kernel.kernel
+        return f"// {name}\n.target {self.architecture}\n.visible .entry {kernel.kernel.name}"
 
 
 class CompiledDriver(SimulatedDriver):

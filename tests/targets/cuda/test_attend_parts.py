@@ -174,13 +174,13 @@ def test_an_attention_among_products_on_tensor_cores_is_on_them_too(name: str, u
 @pytest.mark.exhaustive
 def test_moments_of_all_parts_are_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[Any] = []
-    made = runner.Frame
+    made = runner.DeviceFrame
 
     def kept(*given: Any, **named: Any) -> Any:
         frames.append(made(*given, **named))
         return frames[-1]
 
-    monkeypatch.setattr(runner, "Frame", kept)
+    monkeypatch.setattr(runner, "DeviceFrame", kept)
     shape = deep("qwen3")
     program, _ = _program(shape, RESIDENT, traced=True)
     plain, _ = _program(shape, RESIDENT)

@@ -55,6 +55,7 @@ def kinds(folder: Path) -> dict[str, int]:
     return stores.CodeStore(folder, 1 << 30).status().entries
 
 
+@pytest.mark.slow
 def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(compiled(device, tmp_path))
     found = kinds(tmp_path)
@@ -125,6 +126,7 @@ def test_layers_share_kernels() -> None:
     assert device.compiled == device.log.count("cuModuleLoadData") < device.log.count("cuLaunchKernelEx")
 
 
+@pytest.mark.slow
 def test_a_run_from_the_store_loads_no_compiler() -> None:
     """What serves it is imported while the driver starts: neither LLVM nor kernel families, nor what takes as long."""
     names = "llvmlite.binding", "dovetail.targets.gpu.select", "statistics", "concurrent.futures"

@@ -356,6 +356,7 @@ def test_kernels_assemble_without_spills(architecture: str, tmp_path: Path) -> N
         assert not spilled_bytes(told_of(ptx, architecture, tmp_path)), name
 
 
+@pytest.mark.slow
 def test_kernels_become_ptx() -> None:
     assert len(texts()) >= 15
     for name in ("scan_parts", "sort_rows", "top_k_rows", "scatter_vote", "scatter_slot"):

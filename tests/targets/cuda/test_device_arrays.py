@@ -95,6 +95,7 @@ def test_nothing_is_copied_between_programs() -> None:
     assert device.log.count("launch map") == 3
 
 
+@pytest.mark.slow
 def test_memory_is_freed_with_arrays_and_programs() -> None:
     device = SimulatedDriver()
     program = compiled(activated(), device)
@@ -124,6 +125,7 @@ def training() -> Graph:
     return b.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["device", "host"])
 def test_donated_arrays_are_updated_where_they_are(device: Driver, outputs: Any) -> None:
     program = compiled(training(), device)
@@ -144,6 +146,7 @@ def test_donated_arrays_are_updated_where_they_are(device: Driver, outputs: Any)
         assert not np.allclose(state[name], was[name]), "the arrays that were copied stay as they are"
 
 
+@pytest.mark.slow
 def test_donated_arrays_of_the_host_are_overwritten(device: Driver) -> None:
     program = compiled(training(), device)
     state = {"w": numbers(5, 8), "m": numbers(5, 8)}
@@ -169,6 +172,7 @@ def test_what_is_not_computed_in_place_is_copied(device: Driver) -> None:
     np.testing.assert_array_equal(there["y"].numpy(), state["x"] + np.float32(1))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_one_typed_error(device: Driver) -> None:
     program = compiled(training(), device)
     there = program.to_device({"w": numbers(5, 8), "m": numbers(5, 8), "g": numbers(5, 8)})

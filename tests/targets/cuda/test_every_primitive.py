@@ -148,6 +148,7 @@ def given(graph: Graph) -> Mapping[str, Array]:
 EVERY = [op for op in ops.ALL if op.name not in CONTROL | COMPLEX]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", EVERY, ids=[op.name for op in EVERY])
 def test_it_runs_and_the_report_tells_what_the_host_does(op: Primitive) -> None:
     value = sample(op)

@@ -262,6 +262,7 @@ def test_more_bytes_at_an_address_are_checked_again() -> None:
         program.run({"x": x, "y": y}, outputs="device")  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_tensors_are_released_with_their_last_reader() -> None:
     import gc
     import weakref

@@ -99,6 +99,7 @@ def _judged(outputs: dict[str, Value], target: str | Claims = "cuda") -> None:
             assert error <= 1e-2 * np.linalg.norm(wanted[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROLOGUES)
 def test_a_product_with_few_rows_computes_the_norm_before_it(name: str) -> None:
     (kernel,) = _kernels(_plan({"y": PROLOGUES[name]}))
@@ -112,6 +113,7 @@ def test_a_norm_that_others_read_is_also_written() -> None:
     _judged(_two_readers())
 
 
+@pytest.mark.slow
 def test_norms_after_residuals_join_the_products_that_follow() -> None:
     def linear(x: Value, name: str, size: int) -> Value:
         return library.linear(x, param(name, f16[x.shape[-1], size]), param(f"{name}.bias", f16[size]), act="gelu")
@@ -171,6 +173,7 @@ def test_sums_that_one_block_sends_reach_all_blocks_of_the_next_pass() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_step_in_place_is_no_prologue_and_its_operand_stays_where_it_is() -> None:
     h = input("x", bf16[4, 128]) @ param("w", bf16[128, 128])
     _judged({"y": ops.exp(h) @ param("v", bf16[128, 64])}, CLAIMS)
@@ -231,6 +234,7 @@ def test_shared_launches_are_stored() -> None:
     assert [kernels is None for kernels in again] == [kernels is None for kernels in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [CHAINS["heads"], {"y": PROLOGUES["two_streams"]}], ids=["stages", "prologue"])
 def test_they_assemble_without_spills(outputs: dict[str, Value], tmp_path: Path) -> None:
     for _, kernels in steps_of(_plan(outputs), device=CLUSTERS):
@@ -241,6 +245,7 @@ def test_they_assemble_without_spills(outputs: dict[str, Value], tmp_path: Path)
             assert not spilled_bytes(told), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "width"), [(1, 64), (700, 128)])
 def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: int) -> None:
     q = input("q", f16[1, 4, 1, width])
@@ -259,6 +264,7 @@ def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: 
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
     """Its status would be a second result."""
     table, ids = param("table", bf16[10, 256]), input("ids", i64[3])

@@ -13,7 +13,7 @@ import pytest
 from dovetail import Graph, Value, library
 from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm import late_results, tile
+from dovetail.kernels.gpu.gemm import narrow_results, tile
 from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import MultiplyShared
@@ -52,7 +52,7 @@ def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> 
     with patch.object(tile, "PIPELINED_TILES", (TILE,)):
         assert _products(_made(value, TWO)) == 1
         after = in_lockstep(case, feeds, device=TWO)
-        with patch.object(late_results, "LATE_SUMS", 32):
+        with patch.object(narrow_results, "LATE_SUMS", 32):
             assert _products(_made(value, TWO)) == 3, "two rounds have a piece of results beside them, others have none"
             beside = in_lockstep(case, feeds, device=TWO)
     check(case, beside, feeds)

@@ -29,6 +29,7 @@ def feeds(n: int, seed: int = 0) -> dict[str, Array]:
     return {"x": rng.normal(size=(n, 5)).astype(np.float32), "mask": rng.random(n) < 0.5}
 
 
+@pytest.mark.slow
 def test_kernels_run_at_sizes_that_the_run_found() -> None:
     graph = Graph.of({"rows": kept_rows(), "x": X + 1.0})
     device = SimulatedDriver()
@@ -80,6 +81,7 @@ def test_convolutions_and_host_steps_go_with_late_sizes() -> None:
     np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_donated_inputs_are_written() -> None:
     total = X + ops.reduce_sum(kept_rows(), axes=(-2,))
     graph = Graph.of({"y": total}).donate({"y": "x"})

@@ -21,8 +21,8 @@ from dovetail.report.text import as_text
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.library import call as library_call
 from dovetail.targets.cuda.library import choice as library_choice
+from dovetail.targets.cuda.library import considered as library_considered
 from dovetail.targets.cuda.library import cublaslt
-from dovetail.targets.cuda.library import told as library_told
 from dovetail.targets.cuda.library import trial as library_trial
 from dovetail.targets.cuda.library.choice import KIND, Decision, LibraryChoice, parsed
 from dovetail.targets.cuda.runs import run
@@ -97,10 +97,10 @@ def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monke
         assert not row.taken and row.condition == condition and row.hint
     (row,) = rows(card.compile(biased(), tmp_path, "auto", libraries="off"))
     assert row.condition == "libraries_are_on"
-    for module in (run, library_told):
+    for module in (run, library_considered):
         monkeypatch.setattr(module, "place", absent)
     (row,) = rows(card.compile(biased(), tmp_path, "auto"))
-    assert row.condition == "the_library_is_installed" and "dovetail[cublas]" in row.hint
+    assert row.condition == "the_library_is_installed" and "dovetail-ml[cublas]" in row.hint
 
 
 def test_off_is_off(card: Card, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_without_a_cache_nothing_is_measured_unless_all_is(card: Card) -> None:
 
 
 def test_auto_measures_no_short_product(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (library_choice, library_told):
+    for module in (library_choice, library_considered):
         monkeypatch.setattr(module, "LEAST_SECONDS", 1e-5)
     program, _ = bound(card, biased(), tmp_path, tune="auto")
     assert not card.library.calls
@@ -153,7 +153,7 @@ def test_auto_measures_what_may_gain(
     monkeypatch.setattr(library_choice, "LEAST_SECONDS", 1e-5)
     monkeypatch.setattr(LibraryChoice, "seconds", seconds)
     choice = LibraryChoice(make_plan(biased(), target=CLAIMS), card.driver, None, "auto", "", {})
-    a, b = cublaslt.Layout(dtype, 4096, 4096, 4096), cublaslt.Layout(dtype, 4096, rows, 4096)
+    a, b = cublaslt.MatrixLayout(dtype, 4096, 4096, 4096), cublaslt.MatrixLayout(dtype, 4096, rows, 4096)
     made: Any = SimpleNamespace(problem=cublaslt.Problem(a, b, b), is_even=even, flops=2 * rows * 4096**2)
     refused = choice.in_vain(made, ())
     assert (refused.found if refused is not None else "") == found
@@ -335,7 +335,7 @@ def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_newest_library_that_the_driver_runs_is_found(folders: Path) -> None:
-    assert cublaslt.place(13) is None and "pip install" in cublaslt.told(13)
+    assert cublaslt.place(13) is None and "pip install" in cublaslt.described(13)
     cublaslt.place.cache_clear()
     old, new = folders / "one" / "libcublasLt.so.12", folders / "two" / "libcublasLt.so.13"
     old.write_bytes(b"old")
@@ -343,6 +343,6 @@ def test_the_newest_library_that_the_driver_runs_is_found(folders: Path) -> None
     assert (cublaslt.place(13), cublaslt.place(12), cublaslt.place(11)) == (str(new), str(old), None)
     # A file is told from others without being loaded, which these could not be.
     assert cublaslt.identity(str(new)) == "libcublasLt.so.13, 5 bytes"
-    assert cublaslt.told(13).startswith("does not load: ")
+    assert cublaslt.described(13).startswith("does not load: ")
     with pytest.raises(cublaslt.Failed):
         cublaslt.loaded(str(new))

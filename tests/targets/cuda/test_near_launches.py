@@ -89,9 +89,9 @@ def _run(graph: Graph, device: GpuDevice = EARLY) -> tuple[Any, Any, list[str]]:
 
     params = {str(v.attrs["name"]): drawn(v) for v in graph.parameters}
     feeds = {str(v.attrs["name"]): drawn(v) for v in graph.inputs}
+    wanted = evaluate(graph, feeds, params=params, lift=True)["y"]
     program = dovetail.compile(graph, target=target_of(driver)).bind(params)
     found = program.run(feeds)["y"]
-    wanted = evaluate(graph, feeds, params=params, lift=True)["y"]
     return found, wanted, [line.removeprefix("launch ") for line in driver.log if line.startswith("launch ")]
 
 
@@ -183,20 +183,23 @@ def _told(plan: Plan, step: Step, target: Target) -> list[Considered]:
     return [row for row in rows if row.kind == "launches" and row.name in ("within_product", "launch")]
 
 
-def test_both_ways_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_are_told() -> None:
     driver = SimulatedDriver()
     driver.description = EARLY
     target = target_of(driver)
     plan = dovetail.compile(layers_of_few_rows(16, count=1), target=target).plan
-    steps = {s.value.op.name: s for s in plan.phase("run")}
     for name in ("residual_layer_norm", "attention"):
         step = next(s for s in plan.phase("run") if s.value.op.name == name)
         taken = {row.name: row for row in _told(plan, step, target)}
         assert taken["within_product"].taken and not taken["launch"].taken and taken["launch"].reason
         assert (taken["within_product"].seconds or 0) < (taken["launch"].seconds or 0)
-    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.near_launches.meet", lambda *_: True)  # pyright: ignore
-    (row, _) = _told(plan, steps["attention"], target)
-    assert not row.taken and row.condition == "results_are_apart"
+
+
+def _normed(*, donated: bool) -> Graph:
+    x = input("x", f16[16, 64])
+    normed = library.layer_norm(x, param("gain", f16[64]), param("shift", f16[64]), eps=1e-5)
+    graph = Graph.of({"y": _linear("w", normed, 64)})
+    return graph.donate({"y": "x"}) if donated else graph
 
 
 def test_a_norm_after_the_product_reads_it_whole() -> None:
@@ -212,13 +215,17 @@ def test_a_norm_after_the_product_reads_it_whole() -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
 
 
-def test_nothing_joins_where_a_result_takes_memory_that_other_blocks_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def meets(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.near_launches.meet", meets)
-    names = [kernel.name for kernel in _kernels(layers_of_few_rows(16, count=1))]
-    assert names.count("rows") == 3 and names.count("attend") == 1
+def test_nothing_joins_where_a_result_is_written_over_what_other_blocks_read() -> None:
+    assert [kernel.name for kernel in _kernels(_normed(donated=False))] == ["contract"]
+    assert [kernel.name for kernel in _kernels(_normed(donated=True))] == ["rows", "contract"]
+    driver = SimulatedDriver()
+    driver.description = EARLY
+    target = target_of(driver)
+    plan = dovetail.compile(_normed(donated=True), target=target).plan
+    row, _ = _told(plan, plan.phase("run")[0], target)
+    assert not row.taken and row.condition == "results_are_apart"
+    found, wanted, _ = _run(_normed(donated=True))
+    assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
 
 
 def test_launches_that_wait_for_each_other_keep_their_norms() -> None:

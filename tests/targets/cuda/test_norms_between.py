@@ -18,7 +18,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.gpu.gemm.late_results import KEPT
+from dovetail.kernels.gpu.gemm.narrow_results import KEPT
 from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES
 from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything

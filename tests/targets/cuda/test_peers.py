@@ -6,12 +6,12 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dovetail.bench.peers import definitions
 from dovetail.targets.reference.interpreter import evaluate
 from tests.bench.small import SMALL
 from tests.targets.cuda.benchmark import benchmark
@@ -120,7 +120,7 @@ def test_networks_in_jax_stay_in_16_bits(workload: str) -> None:
     models, made = benchmark("models"), SMALL[workload]
     model = models.converted(made.build(), "f16")
     weights = models.weights_of(model)
-    function = import_module("dovetail.bench.jax_models").function(made.shape, "xla")
+    function = definitions("jax_models").function(made.shape, "xla")
     held = {name: w for name, w in weights.items() if w.dtype == np.float16}
     found = jax.eval_shape(function, held, *models.feeds_for(model).values())
     assert str(found.dtype) == "float16"

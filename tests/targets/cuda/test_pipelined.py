@@ -77,6 +77,7 @@ PRODUCTS: dict[str, tuple[BlockTile, Value]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_blocks_that_stay_compute_all_tiles(name: str) -> None:
     tile, value = PRODUCTS[name]
@@ -184,6 +185,7 @@ def test_a_stage_for_each_round_waits_for_no_empty_one() -> None:
     assert np.array_equal(fast, slow)
 
 
+@pytest.mark.slow
 def test_matrices_move_with_the_arrays_of_a_run() -> None:
     """The TMA is told of an address at each launch: other arrays, and other rows, in runs that are graphs."""
     x, w = input("x", bf16["n", 64]), input("w", bf16[64, 64])

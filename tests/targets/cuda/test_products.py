@@ -38,6 +38,7 @@ MODELS: dict[str, Value] = {
 """Sizes of real models: what their kernels take of a multiprocessor."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_do_what_the_graph_means(name: str) -> None:
     case = PRODUCTS[name]
@@ -63,6 +64,7 @@ def test_rounds_that_no_query_sees_are_left_out(keys: int) -> None:
     assert_close(found[..., :64, :], wanted["y"][..., :64, :], f16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None:
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": MODELS[name]}), target="cuda"))
@@ -95,6 +97,7 @@ def test_attention_that_does_not_fit_shared_memory_has_no_kernel() -> None:
     assert not kernels_of(plan, device=small)
 
 
+@pytest.mark.slow
 def test_a_loop_of_products_by_a_warpgroup_stays_a_loop() -> None:
     """The assembler unrolls short loops of hundreds of registers, which takes seconds."""
     x, w = x_of(f16, 4096, 768, name="x"), x_of(f16, 768, 768, name="w")

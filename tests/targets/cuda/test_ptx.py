@@ -57,6 +57,7 @@ def test_kernels_become_ptx(name: str) -> None:
         assert "call.uni" not in ptx, "there is no library to call"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_every_architecture_has_ptx(name: str, architecture: str) -> None:
@@ -73,6 +74,7 @@ def test_a_norm_loads_each_row_once_in_vectors() -> None:
     assert ptx.count("ld.global") == 12 and ptx.count("st.global") == 6
 
 
+@pytest.mark.slow
 def test_few_long_rows_are_reduced_in_two_stages() -> None:
     """Parts of a row go to places of their own, which a second kernel reads in one order: no atomics."""
     for axes, shape in (((-2, -1), (16384, 8192)), ((-2,), (1 << 20, 64)), ((-1,), (2, 1 << 22))):
@@ -100,6 +102,7 @@ def test_long_rows_are_loaded_ahead() -> None:
     assert ptx.count("ld.global.nc.v4") >= 4
 
 
+@pytest.mark.slow
 def test_bf16_is_rounded_by_an_instruction_and_divided_without_branches() -> None:
     x, y = input("x", bf16[64, 1024]), input("y", bf16[64, 1024])
     for value in (library.gelu(x + y), x / y, library.rms_norm(x, input("g", bf16[1024]), eps=1e-5)):
@@ -113,6 +116,7 @@ def test_bf16_is_rounded_by_an_instruction_and_divided_without_branches() -> Non
 SMALL = SplitLimits(blocks=24, bundle_blocks=12, elements=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reductions_f32_3x40x70", "reductions_i32_3x40x70", "sums_few", "logic_few"])
 def test_two_stages_give_what_the_graph_means(name: str) -> None:
     case = CASES[name]

@@ -15,7 +15,7 @@ from dovetail.dtypes import f32
 from dovetail.errors import BindError, DeviceError, OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver.driver import Launch
+from dovetail.targets.cuda.driver.driver import PreparedLaunch
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.cuda.runs.launch_code import launch_code
 from dovetail.targets.cuda.runs.runner import MOST_REPEATED
@@ -53,7 +53,7 @@ def test_compiled_code_enqueues_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the tests of this file would show Python's way twice. Before it is there, Python does the same."""
     entered: list[int] = []
 
-    def update(self: LaunchGraph, index: int, launch: Launch) -> None:
+    def update(self: LaunchGraph, index: int, launch: PreparedLaunch) -> None:
         entered.append(index)
         plain(self, index, launch)
 
@@ -105,6 +105,7 @@ def test_the_callers_dictionary_is_its_own(device: SimulatedDriver) -> None:
     check(program.run(there, outputs="device"), feeds)
 
 
+@pytest.mark.slow
 def test_memory_that_another_library_holds_is_not_written(device: SimulatedDriver) -> None:
     program, feeds = compiled(device), numbers()
     there = program.to_device(feeds)

@@ -29,7 +29,7 @@ from dovetail.targets.cuda.driver.driver import Driver, driver
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
 
-SMALL = calibration.Effort(copied=1024, sides={"bf16": 32, "f16": 32, "f32": 32, "f64": 16}, launches=4, rounds=2)
+SMALL = calibration.Workload(copied=1024, sides={"bf16": 32, "f16": 32, "f32": 32, "f64": 16}, launches=4, rounds=2)
 
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=on_device)])
@@ -64,6 +64,7 @@ def test_every_kernel_is_timed_on_the_device(device: Driver) -> None:
     assert all(a.end <= b.begin for a, b in pairwise(marks))
 
 
+@pytest.mark.slow
 def test_a_trace_has_the_times_of_the_device(device: Driver) -> None:
     made = compilation(graph(), make_request(target=target_of(device)))
     program = Program(made.plan, made.target.compile(made.plan, Settings(cache="off")), any_size=True)
@@ -74,6 +75,7 @@ def test_a_trace_has_the_times_of_the_device(device: Driver) -> None:
     assert len(kernels) == len(made.plan.phase("run")) and all(e["dur"] > 0 and e["args"]["bytes"] > 0 for e in kernels)
 
 
+@pytest.mark.slow
 def test_code_is_shown_as_llvm_and_ptx() -> None:
     plan = make_plan(graph(), target="cuda")
     view = target_of(SimulatedDriver()).code
@@ -119,6 +121,7 @@ def test_the_machine_code_of_a_device_is_shown() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 def test_a_device_is_calibrated_by_dtype(device: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MACHINE, raising=False)
     settings = Settings(cache=str(tmp_path))
@@ -136,6 +139,7 @@ def test_a_device_is_calibrated_by_dtype(device: Driver, tmp_path: Path, monkeyp
         assert machine.bytes_per_second == made.bytes_per_second and machine.source.startswith("measured on")
 
 
+@pytest.mark.slow
 def test_a_stored_calibration_prices_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MACHINE, raising=False)
     device, settings = SimulatedDriver(), Settings(cache=str(tmp_path))

@@ -72,6 +72,7 @@ def _barriers(kernel: Kernel) -> list[GridBarrier]:
     return [s for s in kernel.body if isinstance(s, GridBarrier)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("description", [FEW, BULK], ids=["small_copies", "bulk_copies"])
 def test_layers_are_passes_of_one_launch(description: GpuDevice, sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +147,7 @@ def test_parts_keep_all_barriers_of_their_kernels_but_the_last(monkeypatch: pyte
     assert sum(count(part.body) for part in parts) == sum(count(k.body) for k in last) + received - ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])
 def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
@@ -171,6 +173,7 @@ def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
     assert not any(made.kernel.counter for made in every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [0, 1])
 def test_layers_are_launches_where_the_device_does_not_hold_all_blocks_at_once(at_once: int) -> None:
     graph = _layers(4)
@@ -205,6 +208,7 @@ def test_drivers_that_do_not_tell_of_mps_are_asked_by_the_environment(
     assert Driver(library).description.cooperative == ("off" if name else "auto")
 
 
+@pytest.mark.slow
 def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(_layers(7), target=CLAIMS)
     (whole,) = _resident(plan)
@@ -213,6 +217,7 @@ def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monk
     assert [made.kernel.passes for made in halves] == [3, 3] and whole.kernel.passes == 6
 
 
+@pytest.mark.slow
 def test_passes_are_stored() -> None:
     plan = make_plan(_layers(4), target=CLAIMS)
     steps = tuple([kernels for _, kernels in steps_of(plan, device=FEW)])

@@ -75,6 +75,7 @@ def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
     assert one.count("launch resident") == 2 and len(one) < 2 * len(each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_layers_of_an_encoder_are_passes_of_one_kernel(name: str) -> None:
     found, launches = _run(name, replace(FEW, cooperative="on"))
@@ -112,6 +113,7 @@ def test_an_attention_by_warpgroups_is_made_by_warps() -> None:
     assert any([k.counter for k in _kernels(graph, replace(FEW, multiprocessors=2, cooperative="on"))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_parts_have_products_without_tensor_maps_and_take_turns(name: str) -> None:
     graph: Graph = ENCODERS.graph_of(TINY[name])
@@ -138,6 +140,7 @@ def _choice(name: str, **figures: float) -> Residency:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "resident"),
     [("qwen3_0.6b", True), ("llama_1b", True), ("gpt2", True), ("vit_base", False), ("whisper_base", False)],
@@ -163,6 +166,7 @@ def test_kernels_of_whole_networks_are_written(name: str) -> None:
     assert all([f"@{one.kernel.name}(" in one.text for one in made])
 
 
+@pytest.mark.slow
 def test_figures_of_the_device_decide() -> None:
     assert _choice("gpt2", message=1e-6).refused is not None
     assert _choice("vit_tiny", message=1e-7, barrier=1e-7, arrival=1e-7).refused is None
@@ -171,6 +175,7 @@ def test_figures_of_the_device_decide() -> None:
     assert _choice("qwen3_0.6b", message=1.01e-6, hidden=0.0).refused is not None
 
 
+@pytest.mark.slow
 def test_a_kernel_that_loses_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call would take longer."""
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, library, ops
+from dovetail.errors import BindError
+from dovetail.ir.dim import evaluate as number
 from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.type import SizeLike
@@ -20,13 +22,14 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Barrier
 from dovetail.models.llama_cache import with_rows
-from dovetail.passes.claims import Claims
+from dovetail.plan.arena import Slot
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion import row_launches
+from dovetail.targets.gpu.steps import placed
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
@@ -56,8 +59,8 @@ def _prompt(
     return graph.donate({f"new_{side}_cache": f"{side}_cache" for side in "kv"})
 
 
-def _plan(graph: Graph, target: str | Claims = CLAIMS) -> Plan:
-    return make_plan(graph, target=target)
+def _plan(graph: Graph) -> Plan:
+    return make_plan(graph, target=CLAIMS)
 
 
 def _kernels(plan: Plan) -> list[GpuKernel]:
@@ -75,11 +78,16 @@ def _drawn(graph: Graph, positions: Any) -> tuple[dict[str, Any], dict[str, Any]
     return found, params
 
 
-def _run(graph: Graph, feeds: dict[str, Any], params: dict[str, Any], target: str | Claims = CLAIMS) -> dict[str, Any]:
+def _run(graph: Graph, feeds: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     device = SimulatedDriver()
     device.description = CLUSTERS
-    runner = CudaGraph(_plan(graph, target), lambda: device).bind(params)
+    runner = CudaGraph(_plan(graph), lambda: device).bind(params)
     return {name: np.array(x) for name, x in runner.run({n: x.copy() for n, x in feeds.items()}).items()}
+
+
+def _meet(one: Slot, other: Slot) -> bool:
+    (start, size), (other_start, other_size) = ((number(s.offset, {}), number(s.size, {})) for s in (one, other))
+    return start < other_start + other_size and other_start < start + size
 
 
 # Of two rows at one position the later one stays, whichever block runs first.
@@ -116,16 +124,37 @@ def test_what_steps_leave_for_each_other_is_in_shared_memory() -> None:
     assert len(shared.kernel.written) == 4  # queries, two caches, the status
 
 
-def test_a_result_in_the_memory_of_what_others_read_has_a_launch_of_its_own() -> None:
-    """Without rules for memory, queries are rotated into the memory of the product, which other tokens still read."""
+def test_memory_of_steps_one_by_one_refuses_no_launch() -> None:
+    """Steps that run one by one rotate queries into the memory of the product, which other tokens of a shared launch
+    still read."""
     graph = _prompt()
-    names = [made.kernel.name for made in _kernels(_plan(graph, "cuda"))]
-    assert names.count("row_stages") == 1 and len(names) > 2
+    plan = _plan(graph)
+    steps = steps_of(plan, device=CLUSTERS)
+    names = [made.kernel.name for _, kernels in steps for made in kernels or ()]
+    assert names == ["contract", "row_stages"]
+    (_, first), *_, (_, last) = steps
+    assert first is not None and last is not None
+    (product,), written = first[0].kernel.written, last[0].kernel.written
+    read, results = first[0].bindings[product], [last[0].bindings[n] for n in written if n in last[0].bindings]
+
+    def met(of: Plan) -> list[Value]:
+        memory = of.slots[of.root_of(read)]
+        return [v for v in results if (slot := of.slots[of.root_of(v)]).pool == "arena" and _meet(slot, memory)]
+
+    assert met(plan) and not met(placed(plan, [kernels for _, kernels in steps]))
     feeds, params = _drawn(graph, POSITIONS["in_order"])
-    found, exact = _run(graph, feeds, params, "cuda"), evaluate(graph, feeds, params=params, lift=True)
+    found, exact = _run(graph, feeds, params), evaluate(graph, feeds, params=params, lift=True)
     for output, value in found.items():
         error = np.linalg.norm(value.astype(np.float64) - exact[output])
         assert error <= 2e-2 * np.linalg.norm(exact[output]), output
+
+
+def test_a_row_that_is_not_there_is_refused_with_its_step() -> None:
+    """The run is repeated on the host, where tensors between the steps of a launch have memory."""
+    graph = _prompt()
+    feeds, params = _drawn(graph, np.arange(20, 44))
+    with pytest.raises(BindError, match="index 40 into an axis of size 40"):
+        _run(graph, feeds, params)
 
 
 def test_steps_that_need_other_tokens_do_not_share() -> None:

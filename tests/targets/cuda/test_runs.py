@@ -17,7 +17,7 @@ from dovetail.errors import BindError, DeviceError, OutOfMemoryError, Unsupporte
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver.driver import Driver, Function, Module, driver
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, LoadedModule, driver
 from dovetail.targets.cuda.runs.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import CompiledDriver, FakeLibrary, SimulatedDriver, target_of
@@ -137,12 +137,12 @@ def test_the_oldest_driver_captures_too() -> None:
 
 
 def test_kernels_that_start_early_are_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Module.function
+    original = LoadedModule.function
 
-    def early(self: Module, name: str, shared_bytes: int = 0, **given: bool) -> Function:
+    def early(self: LoadedModule, name: str, shared_bytes: int = 0, **given: bool) -> KernelFunction:
         return original(self, name, shared_bytes, **{**given, "dependent": True})
 
-    monkeypatch.setattr(Module, "function", early)
+    monkeypatch.setattr(LoadedModule, "function", early)
     device = SimulatedDriver()
     program = compiled(scaled(), device)
     for _ in range(3):
@@ -279,6 +279,7 @@ def test_a_refused_run_leaves_donated_arrays_of_the_host(device: Driver) -> None
         np.testing.assert_array_equal(w0, w1)
 
 
+@pytest.mark.slow
 def test_too_large_inputs_say_what_would_fit() -> None:
     device = SimulatedDriver(FakeLibrary(capacity=1 << 20))
     program = compiled(scaled(), device)
@@ -301,6 +302,7 @@ def test_parameters_that_do_not_fit_are_an_error() -> None:
     np.testing.assert_allclose(compiled(graph, device).bind({"w": w})(x=x)["y"], x + w, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_of_idle_frames_is_given_up_first() -> None:
     device = SimulatedDriver(FakeLibrary(capacity=400_000))
     program = compiled(scaled(), device)
@@ -309,6 +311,7 @@ def test_memory_of_idle_frames_is_given_up_first() -> None:
         check(program(x=x, y=y), x, y)
 
 
+@pytest.mark.slow
 def test_a_lost_device_is_an_error_and_the_process_goes_on() -> None:
     library = FakeLibrary()
     device = SimulatedDriver(library)
@@ -350,6 +353,7 @@ def test_what_is_missing_is_one_typed_error(library: FakeLibrary, message: str) 
         SimulatedDriver(library)
 
 
+@pytest.mark.slow
 def test_everything_is_freed() -> None:
     device = SimulatedDriver()
     program = compiled(scaled(), device)

@@ -30,7 +30,7 @@ def test_a_program_without_the_kernel_of_its_name_fails(monkeypatch: pytest.Monk
         return b""
 
     monkeypatch.setattr(sanitized, "PROGRAMS", {"nothing": nothing})
-    monkeypatch.setattr(sanitized.Module, "function", sanitized.Module.function)
+    monkeypatch.setattr(sanitized.LoadedModule, "function", sanitized.LoadedModule.function)
     assert sanitized.run("nothing", "off", SimulatedDriver) == 0
     with pytest.raises(AssertionError, match="0 persistent kernels"):
         sanitized.run("nothing-persistent", "off", SimulatedDriver)

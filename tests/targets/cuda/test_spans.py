@@ -34,8 +34,8 @@ ADDED = replace(H200, sum_cycles=H200.timings.gemm.sum_launch)
 
 
 @contextmanager
-def _spans(blocks: int, shape: int = -1) -> Generator[None]:
-    """All products without tensor cores go in as many spans."""
+def _spans(groups: int, shape: int = -1) -> Generator[None]:
+    """Split all products without tensor cores into this many spans."""
 
     def chosen(
         batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, *_: object
@@ -43,8 +43,8 @@ def _spans(blocks: int, shape: int = -1) -> Generator[None]:
         sizes = [n for n in (batch, rows, columns, depth) if isinstance(n, int)]
         count, down, across, deep = sizes
         tile = SHAPES[shape].in_rounds(deep, 1)
-        tiles = count * -(-down // tile.rows) * -(-across // tile.columns)
-        return FmaChoice(tile, spans=Spans(tiles, -(-deep // tile.depth), blocks))
+        down, across = -(-down // tile.rows), -(-across // tile.columns)
+        return FmaChoice(tile, spans=Spans(count * down, down, across, -(-deep // tile.depth), groups))
 
     with patch.object(fma, "fma_tile_of", chosen):
         yield
@@ -69,7 +69,7 @@ CASES = {
     "epilogue": (_epilogue(), 4),
     "two_streams": (_swiglu(), 3),
     "batch": (ops.matmul(x_of(f32, 3, 20, 96), x_of(f32, 3, 96, 36, name="w")), 4),
-    "more_blocks_than_tiles": (_product(f32, 20, 500, 36), 7),
+    "more_groups_than_bands": (_product(f32, 20, 500, 36), 7),
     "convolution": (
         library.conv_bias_act(x_of(f32, 2, 24, 9, 7), x_of(f32, 20, 24, 3, 3, name="w"), x_of(f32, 20, 1, 1, name="b")),
         5,
@@ -80,10 +80,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_spans_are_near_float64(name: str) -> None:
-    value, blocks = CASES[name]
+    value, groups = CASES[name]
     case = Case({"y": value})
     feeds = feeds_of(Graph.of(case.outputs), {})
-    with _spans(blocks):
+    with _spans(groups):
         made = [one for _, one in kernels_of(make_plan(Graph.of(case.outputs), target="cuda"))]
         assert [one.kernel.name.partition("_")[2] for one in made] == ["spans", "sum"]
         check(case, in_lockstep(case, feeds), feeds)
@@ -97,29 +97,41 @@ def test_every_tile_goes_in_spans(shape: int) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
-@pytest.mark.parametrize("blocks", [2, 3, 4, 5, 6, 7, 11])
-def test_no_product_is_left_out_or_added_twice(blocks: int) -> None:
-    """Six tiles of five rounds: spans end inside tiles and between them, and hold one tile, many, or less than one."""
-    rng = np.random.default_rng(blocks)
+@pytest.mark.parametrize("groups", [2, 3, 4, 5, 7, 11])
+def test_no_product_is_left_out_or_added_twice(groups: int) -> None:
+    """Three bands of five K steps: spans end inside tiles and between them, and hold one tile, many, or less than
+    one."""
+    rng = np.random.default_rng(groups)
     x, w = (rng.integers(-9, 9, shape).astype(np.int32) for shape in ((70, 160), (160, 100)))
-    with _spans(blocks):
+    with _spans(groups):
         found = in_lockstep(Case({"y": _product(i32, 70, 160, 100)}), {"x": x, "w": w})["y"]
     assert np.array_equal(found, x @ w)
 
 
+@pytest.mark.parametrize("rows", [1, 40])
+def test_equal_columns_have_equal_bits(rows: int) -> None:
+    """Logits that are equal stay so: networks with large activations would amplify what differs in their last bits."""
+    rng = np.random.default_rng(0)
+    x, column = rng.normal(size=(rows, 500)).astype(np.float32), rng.normal(size=(500, 1)).astype(np.float32)
+    with _spans(3):
+        y = in_lockstep(Case({"y": _product(f32, rows, 500, 100)}), {"x": x, "w": np.repeat(column, 100, 1)})["y"]
+    assert np.array_equal(y, np.repeat(y[:, :1], 100, 1))
+
+
 def test_spans_are_about_equal() -> None:
-    spans = Spans(tiles=12, rounds=43, blocks=132)
-    starts = [block * spans.every // spans.blocks for block in range(spans.blocks + 1)]
+    spans = Spans(bands=12, down=12, across=1, rounds=43, groups=132)
+    starts = [group * spans.every // spans.groups for group in range(spans.groups + 1)]
     lengths = [end - start for start, end in pairwise(starts)]
     assert sum(lengths) == 12 * 43 and max(lengths) == spans.longest and min(lengths) >= spans.longest - 1
     inside = [start for start in starts[1:-1] if start % spans.rounds]
-    assert len(inside) + spans.tiles <= spans.parts, "there is a place for each part of a tile"
+    assert len(inside) + spans.bands <= spans.parts, "there is a place for each part of a tile"
 
 
 @pytest.mark.parametrize(
     ("sizes", "is_shared"),
     [
-        ((1536, 4096, 2048), True),
+        ((777, 2000, 1500), True),
+        ((128, 3072, 768), True),
         ((300, 8192, 700), True),
         ((64, 4096, 4096), True),
         ((4096, 4096, 4096), False),
@@ -134,7 +146,7 @@ def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: boo
     spans = fma_tile_of(1, rows, columns, depth, 1, f32, ADDED).spans
     assert (spans is not None) is is_shared
     if spans is not None:
-        assert spans.blocks % H200.multiprocessors == 0, "all multiprocessors have as many blocks"
+        assert spans.blocks % H200.multiprocessors in (0, *range(120, H200.multiprocessors)), "few have a block less"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +155,7 @@ def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: boo
     ids=["whole", "added_by_the_next_kernel", "part"],
 )
 def test_spans_need_a_second_kernel(wanted: Request) -> None:
-    assert fma_tile_of(1, 1536, 2048, 4096, 1, f32, H200, wanted).spans is None
+    assert fma_tile_of(1, 777, 1500, 2000, 1, f32, H200, wanted).spans is None
 
 
 def test_spans_need_known_sizes() -> None:
@@ -169,7 +181,7 @@ def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
     assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("sizes", [(1536, 4096, 2048), (64, 4096, 4096)])
+@pytest.mark.parametrize("sizes", [(777, 2000, 1500), (64, 4096, 4096)])
 def test_spans_spill_nothing(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")
     made = [one for _, one in kernels_of(plan, device=ADDED)]

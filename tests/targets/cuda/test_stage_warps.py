@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.ir.dtype import bf16, f32, i64
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.gpu_schedule import Tile, over_tiles
+from dovetail.kernels.loops.gpu_schedule import TileBody, over_tiles
 from dovetail.kernels.loops.ir import (
     ZERO,
     AllReduce,
@@ -61,7 +61,7 @@ def _normed(source: str, target: str) -> Body:
         AllReduce("most", "maximum", f32),
         Store(_tensor(target), at, Call("cast", (Name("most", f32),), bf16)),
     )
-    return over_tiles(BY_WARP, Tile("tile", inner))
+    return over_tiles(BY_WARP, TileBody("tile", inner))
 
 
 def _moved(source: Tensor, target: Tensor, row: Expr = ROW) -> Body:

@@ -120,6 +120,7 @@ def test_they_fit_every_architecture(architecture: str) -> None:
     assert "cp.async.cg" in ptx and "__local_depot" not in ptx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [DEPENDENT, BULK], ids=["small_copies", "bulk_copies"])
 @pytest.mark.parametrize("name", SIZES)
 def test_they_assemble_without_spills(name: str, device: GpuDevice, tmp_path: Path) -> None:

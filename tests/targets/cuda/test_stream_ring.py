@@ -14,7 +14,7 @@ from dovetail import Graph, library
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm.tile import H200
-from dovetail.kernels.gpu.gemv.stream_ring import Staged
+from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, GridBarrier, Kernel, Loop
 from dovetail.plan.plan import Plan, make_plan

@@ -68,13 +68,13 @@ def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyP
 
 def test_the_error_of_a_lost_device_says_which_block_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[Any] = []
-    made = runner.Frame
+    made = runner.DeviceFrame
 
     def kept(*given: Any, **named: Any) -> Any:
         frames.append(made(*given, **named))
         return frames[-1]
 
-    monkeypatch.setattr(runner, "Frame", kept)
+    monkeypatch.setattr(runner, "DeviceFrame", kept)
     device = SimulatedDriver(FakeLibrary())
     device.description = FEW
     graph = _layers()

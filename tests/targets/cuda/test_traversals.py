@@ -84,6 +84,7 @@ def test_pixels_are_copied_for_every_tap(name: str) -> None:
     check(case, run_in_lockstep(plan, feeds, device=FEW), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 def test_k_goes_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _between(ops.conv(_x("n", 64, 5, 7), weights(f16, 72, 64, 3, 3), padding=1))

@@ -41,6 +41,7 @@ def judge(case: Case, *, lowered: bool = False) -> None:
         check(case, in_lockstep(case, feeds) if plan is None else run_in_lockstep(plan, feeds), feeds)
 
 
+@pytest.mark.slow
 @given(convolutions((f16, bf16)))
 def test_tensor_cores_convolve(case: Case) -> None:
     judge(case)
@@ -52,6 +53,7 @@ def test_threads_convolve_other_dtypes(case: Case) -> None:
     judge(case)
 
 
+@pytest.mark.slow
 @given(pools())
 def test_pools(case: Case) -> None:
     judge(case)
@@ -63,6 +65,7 @@ def test_layouts_of_images_change_nothing(case: Case) -> None:
     judge(case, lowered=True)
 
 
+@pytest.mark.slow
 def test_f32_is_convolved_by_threads() -> None:
     x, w = x_of(f32, 2, 6, 5, 4), x_of(f32, 4, 3, 3, 2, name="w")
     judge(Case({"y": ops.conv(x, w, strides=(2, 1), dilations=(1, 2), padding=(1, 0, 2, 1), groups=2)}, scale=4.0))
@@ -73,6 +76,7 @@ def test_padding_after_the_image_alone_is_not_read() -> None:
     judge(Case({"y": ops.conv(x_of(f32, 1, 3, 4, 5), x_of(f32, 2, 3, 2, 3, name="w"), padding=(0, 0, 1, 2))}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 3])
 def test_k_in_parts_is_added_up(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two kernels: sums of each part in the workspace, then their sum in one order, with the epilogue."""
@@ -121,6 +125,7 @@ def _network() -> tuple[Graph, dict[str, Array]]:
     return graph, feeds_of(graph, {})
 
 
+@pytest.mark.slow
 def test_runs_pack_filters_and_keep_layouts() -> None:
     graph, feeds = _network()
     plan = make_plan(graph, target=CLAIMS)
@@ -142,6 +147,7 @@ def test_packed_filters_are_stored() -> None:
     assert packed == [dict(made.packed) for kernels in steps for made in kernels or ()] and any(packed)
 
 
+@pytest.mark.slow
 def test_reports_say_which_kernel_convolves() -> None:
     for value, name in (
         (ops.conv(x_of(f16, 1, 8, 5, 5), weights(f16, 8, 1, 3, 3), groups=8), "depthwise"),
@@ -155,6 +161,7 @@ def test_reports_say_which_kernel_convolves() -> None:
         assert [row.name for row in rows if row.taken] == [name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_90a", *(name for name in ARCHITECTURES if name != "sm_90a")])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_assemble_without_spills(name: str, architecture: str, tmp_path: Path) -> None:

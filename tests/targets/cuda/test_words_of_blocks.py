@@ -91,6 +91,7 @@ def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
         np.testing.assert_array_equal(resident[output], wanted, err_msg=output)
 
 
+@pytest.mark.slow
 def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
     kernel = _resident().kernel
     levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
@@ -101,6 +102,7 @@ def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
     assert stamped and all(s.tensor.pointer == kernel.counter for s in stamped)
 
 
+@pytest.mark.slow
 def test_keys_are_prefetched_two_levels_before_they_are_copied() -> None:
     kernel = _resident().kernel
     levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
@@ -110,6 +112,7 @@ def test_keys_are_prefetched_two_levels_before_they_are_copied() -> None:
     assert isinstance(following[0], SubGrid) and len([s for s in following if isinstance(s, GridBarrier)]) >= 2
 
 
+@pytest.mark.slow
 def test_each_block_computes_the_rows_of_its_own_head() -> None:
     """Without it every block would norm and rotate all heads."""
     kernel = _resident().kernel
@@ -126,6 +129,7 @@ def test_each_block_computes_the_rows_of_its_own_head() -> None:
     assert len(guards) == 2 and len(starts) == 6 and all("kind='block'" in str(s.value) for s in starts)
 
 
+@pytest.mark.slow
 def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second token finds the words of the first, with the number of another launch."""
     from tests.targets.cuda import lockstep

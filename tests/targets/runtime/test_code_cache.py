@@ -69,6 +69,7 @@ def text_of(number: int) -> str:
     return "\n".join([f"define i64 @made_{number}(i64 %x0) {{", *lines, "  ret i64 %x200", "}"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_anew")
 def test_threads_that_compile_at_once_make_what_one_makes() -> None:
     texts = [text_of(number) for number in range(24)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail import Builder, ops
 from dovetail.dtypes import f32
 from dovetail.runtime.compile import compilation, make_request
@@ -11,6 +13,7 @@ from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.runtime.building.build import build
 
 
+@pytest.mark.slow
 def test_a_listing_is_what_was_compiled() -> None:
     b = Builder("small")
     x, w = b.input("x", f32[8, 16]), b.input("w", f32[16, 32])

@@ -79,6 +79,7 @@ def test_programs_that_are_dropped_leave_no_code() -> None:
     assert resident() - before < 100 * (32 << 10), "less than a few pages for each program"
 
 
+@pytest.mark.slow
 def test_shared_functions_live_as_long_as_their_callers() -> None:
     truth = np.tanh(X.astype(np.float64) @ W.astype(np.float64))
     first = compiled(product(1), w=W)
@@ -101,6 +102,7 @@ def test_equal_kernels_are_one_function() -> None:
     assert one.entries == other.entries and one.functions[0] is other.functions[0]
 
 
+@pytest.mark.slow
 def test_object_files_go_with_the_code_and_come_back_from_bytes() -> None:
     plan = make_plan(product(5), target=CPU)
     built = build(plan, BACKEND)

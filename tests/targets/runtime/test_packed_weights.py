@@ -61,6 +61,7 @@ GRAPHS: dict[str, tuple[Value, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_originals_go_and_come_back_to_the_last_bit(kind: str) -> None:
     graph = Graph.of({f"y{i}": v for i, v in enumerate(GRAPHS[kind])})
@@ -90,6 +91,7 @@ def test_what_a_run_reads_where_it_lies_is_held() -> None:
     assert all(is_held(program, name) for name in params)
 
 
+@pytest.mark.slow
 def test_a_program_goes_on_after_its_originals_are_gone() -> None:
     """Specialised, with one parameter bound anew, and asked for its graph's arrays."""
     rng = np.random.default_rng(1)
@@ -107,6 +109,7 @@ def test_a_program_goes_on_after_its_originals_are_gone() -> None:
     assert special.run({"x": x})["y"].tobytes() == first.tobytes()
 
 
+@pytest.mark.slow
 def test_arrays_that_came_with_a_graph_go_too() -> None:
     array = any_bits(24, 40)
     graph = Graph.of(X @ W)
@@ -148,12 +151,13 @@ def test_programs_that_bind_one_array_share_what_is_packed(constant: bool) -> No
     other = param("other", 24, 40)
     one = dovetail.compile(Graph.of(X @ W)).bind({"w": array})
     two = dovetail.compile(Graph.of(ops.relu(X @ other))).bind({"other": array})
-    (mine,), (theirs,) = runner(one).packed.made.values(), runner(two).packed.made.values()
+    (mine,), (theirs,) = runner(one).packed.arrays.values(), runner(two).packed.arrays.values()
     assert mine is theirs
-    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.made.values()
+    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.arrays.values()
     assert apart is not mine
 
 
+@pytest.mark.slow
 def test_what_is_shared_dies_with_its_last_user() -> None:
     gc.collect()
     before = len(PACKED_WEIGHTS)
@@ -168,6 +172,7 @@ def test_what_is_shared_dies_with_its_last_user() -> None:
     assert len(PACKED_WEIGHTS) == before
 
 
+@pytest.mark.slow
 def test_an_array_that_was_changed_and_is_bound_again_counts_as_it_is_now() -> None:
     array = np.ones((24, 40), np.float32)
     x = np.ones((2, 24), np.float32)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dovetail.bench.peer_process import resident
-from dovetail.targets.cpu.jit import compile_text
-from dovetail.targets.runtime.arrays.page_advice import clean_ranges, give_back, reserve, trim, unload, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import give_back, reserve, trim, unload
 
 PAGE = mmap.PAGESIZE
 
@@ -55,17 +51,3 @@ def test_a_mapped_file_can_be_read_again(tmp_path: Path, access: int) -> None:
         content[PAGE + 5] ^= 1
     unload(array[64:])
     assert array.tobytes() == content.tobytes()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="pages are counted by Linux")
-def test_the_compiler_compiles_after_its_pages_were_dropped() -> None:
-    def sum_of(x: int) -> int:
-        code = compile_text(f"define i64 @sum(i64 %x) {{\n  %y = add i64 %x, {x}\n  ret i64 %y\n}}")
-        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("sum"))(2)
-
-    assert sum_of(3) == 5
-    assert clean_ranges("libllvmlite"), "LLVM is mapped from a file"
-    before = resident("RssFile")
-    unload_compiler()
-    assert resident("RssFile") < before - (8 << 20)
-    assert sum_of(4) == 6

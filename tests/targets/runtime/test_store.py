@@ -246,6 +246,7 @@ def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
@@ -275,6 +276,7 @@ def test_folder_that_settings_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert folder_of(Settings()) == tmp_path / "home" / ".cache" / "dovetail"
 
 
+@pytest.mark.slow
 def test_tests_and_the_processes_that_they_start_do_not_touch_the_cache_of_the_user() -> None:
     assert store_of(settings_of({}, os.environ)) is None
     script = "import os; from dovetail.settings import settings_of; print(settings_of({}, os.environ).cache)"

@@ -43,6 +43,7 @@ def test_every_kernel_of_convolutions_has_a_word(monkeypatch: pytest.MonkeyPatch
     assert variant_of(made(kernel)) == WORDS[kernel.split(" ")[0]]
 
 
+@pytest.mark.slow
 def test_sizes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
     graph = around(("n", 64, "h", "w"), 64)
@@ -63,6 +64,7 @@ def test_without_a_choice_there_is_no_word_and_without_a_kernel_none() -> None:
     assert variant_of(Graph.of(ops.det(input("x", f32[3, 3])))) is None
 
 
+@pytest.mark.slow
 def test_reports_and_profiles_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
     graph = pixel((1, 128, 14, 14), 128)

@@ -21,6 +21,7 @@ def frozen(array: Array) -> Array:
     return array
 
 
+@pytest.mark.slow
 def test_an_array_that_is_let_go_is_the_same_while_somebody_holds_it_and_equal_afterwards() -> None:
     array = np.arange(6.0)
     weights = Weights({"w": array})

@@ -102,10 +102,10 @@ def test_measured_links_are_kept_and_price_collectives(settings: Settings) -> No
     assert stored(MESH, settings) is None and links_of(MESH) == Links() == before.links
     assert "calibration: built-in, a start of 5 µs and 50 GB/s for each axis" in before.text()
     made = calibrate(MESH, settings)
-    assert made.refused == "" and stored(MESH, settings) == made.made
+    assert made.refused == "" and stored(MESH, settings) == made.calibration
     after = explained()
-    assert made.made is not None and after.links == made.made.links
-    assert f"calibration: measured on {made.made.date} on 8 × " in after.text()
+    assert made.calibration is not None and after.links == made.calibration.links
+    assert f"calibration: measured on {made.calibration.date} on 8 × " in after.text()
     assert "dp 40.0 µs and 2 GB/s, tp 3.0 µs and 25 GB/s" in after.text()
     (one,) = after.collectives
     assert one.bytes == 4 * 128 * 4 and after.seconds == pytest.approx(2 * 3 * (3e-6 + 4 * 128 / 25e9))

@@ -12,7 +12,7 @@ from dovetail import Graph, compile, library, ops
 from dovetail.errors import BindError
 from dovetail.ir.dtype import DType, f32, f64, i8, u8, u64
 from dovetail.ir.leaf import input
-from dovetail.targets.xla.claims import CLAIMS, FOUND_IN_DATA
+from dovetail.targets.xla.claims import CLAIMS, SIZED_BY_DATA
 from tests.targets.xla.drawn import UNDRAWN, Draw, claimed, judged, of_laws, of_primitives
 
 pytest.importorskip("jax")
@@ -23,7 +23,7 @@ def test_every_claimed_primitive_computes_what_the_reference_does() -> None:
     found = judged(of_primitives(which, most=1))
     assert found.wrong == () and found.draws == len(which)
     # A primitive that is claimed is drawn, refused by its condition or named with a reason.
-    homes = [*(op.name for op in which), *FOUND_IN_DATA, *UNDRAWN]
+    homes = [*(op.name for op in which), *SIZED_BY_DATA, *UNDRAWN]
     assert sorted(homes) == sorted(CLAIMS.native)
     assert found.primitives >= {op.name for op in which}
 

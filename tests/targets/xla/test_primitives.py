@@ -17,7 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.ops import tracing
 from dovetail.ops.primitive import Primitive
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.xla.claims import FOUND_IN_DATA, HOST, REWRITTEN
+from dovetail.targets.xla.claims import HOST, REWRITTEN, SIZED_BY_DATA
 from tests.targets.cuda.test_every_primitive import given, sample
 
 pytest.importorskip("jax")
@@ -26,7 +26,7 @@ pytest.importorskip("jax")
 def test_every_primitive_has_a_meaning_or_is_named_as_without_one() -> None:
     table: Any = pytest.importorskip("dovetail.targets.xla.meanings.table")
     trace: Any = pytest.importorskip("dovetail.targets.xla.trace")
-    homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *FOUND_IN_DATA, *REWRITTEN, "refusal"]
+    homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *SIZED_BY_DATA, *REWRITTEN, "refusal"]
     assert sorted(homes) == sorted(op.name for op in ops.ALL)
 
 
@@ -45,7 +45,7 @@ def test_the_report_tells_what_numpy_computes(name: str) -> None:
     assert hosted == [name]
 
 
-@pytest.mark.parametrize("name", FOUND_IN_DATA)
+@pytest.mark.parametrize("name", SIZED_BY_DATA)
 def test_sizes_that_data_decides_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match="data decides this one"):
         compile(Graph.of({"y": sample(next(op for op in ops.ALL if op.name == name))}), target="xla")

@@ -12,7 +12,7 @@ from functools import cache
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import to_bf16
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.simd import SimdBuilder
 
 ROWS, ROW_BYTES = 16, 64
@@ -23,7 +23,7 @@ STEPS = 32
 COLUMNS = 16
 """Sums of a row of a tile, and lanes of the vectors here."""
 _TILES = 8
-_FLOATS, _WORDS, _SHORTS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32"), Lanes(2 * COLUMNS, "i16")
+_FLOATS, _WORDS, _SHORTS = VectorType(COLUMNS, "float"), VectorType(COLUMNS, "i32"), VectorType(2 * COLUMNS, "i16")
 _PALETTE = {0: 1, **{16 + 2 * tile: ROW_BYTES for tile in range(_TILES)}, **{48 + t: ROWS for t in range(_TILES)}}
 """The bytes of a configuration that are not 0: its kind, the bytes of a row of each tile, and its rows."""
 _ROUNDED = "amx.emulated.rounded"
@@ -38,8 +38,8 @@ class PairBuilder(SimdBuilder):
     _rounds = False
 
     def function(self, signature: Signature, *, linkage: str = "", attributes: str = "noinline nounwind") -> Function:
-        made = super().function(signature, linkage=linkage, attributes=attributes)
-        return replace(made, text=f"{_rounding()}\n{made.text}") if self._rounds else made
+        function = super().function(signature, linkage=linkage, attributes=attributes)
+        return replace(function, text=f"{_rounding()}\n{function.text}") if self._rounds else function
 
     def rounded(self, first: str, second: str) -> str:
         """Two vectors of f32 as one of bf16, one after the other."""
@@ -57,7 +57,7 @@ class PairBuilder(SimdBuilder):
         return self.let(f"shufflevector {_SHORTS} {both}, {_SHORTS} poison, <{2 * COLUMNS} x i32> <{_ZIPPED}>")
 
     def paired_halves(self, first: str, second: str) -> str:
-        """The same of vectors of bf16."""
+        """Pair weights that are bf16 already."""
         return _joined(self, first, second, _ZIPPED)
 
     def store_row(self, row: str, target: Ptr) -> None:
@@ -102,16 +102,16 @@ class TileBuilder(PairBuilder):
             self._tiles("tileloadd64", "i8 immarg, ptr, i64", tile, source, stride)
             return
         with self.loop(0, ROWS) as row:
-            found = self.let(f"load {_WORDS}, ptr {self.ptr_add(source, self.mul(row, stride))}, align 1")
-            self.emit(f"store {_WORDS} {found}, ptr {self._row(tile, row)}, align 64")
+            line = self.let(f"load {_WORDS}, ptr {self.ptr_add(source, self.mul(row, stride))}, align 1")
+            self.emit(f"store {_WORDS} {line}, ptr {self._row(tile, row)}, align 64")
 
     def store(self, tile: int, target: Ptr, stride: Int) -> None:
         if not self.emulated:
             self._tiles("tilestored64", "i8 immarg, ptr, i64", tile, target, stride)
             return
         with self.loop(0, ROWS) as row:
-            found = self.let(f"load {_WORDS}, ptr {self._row(tile, row)}, align 64")
-            self.emit(f"store {_WORDS} {found}, ptr {self.ptr_add(target, self.mul(row, stride))}, align 1")
+            line = self.let(f"load {_WORDS}, ptr {self._row(tile, row)}, align 64")
+            self.emit(f"store {_WORDS} {line}, ptr {self.ptr_add(target, self.mul(row, stride))}, align 1")
 
     def multiply(self, sums: int, x: int, weights: int) -> None:
         """Add products of bf16: rows of x have 32 of them, rows of weights two for each of 16 columns."""
@@ -123,8 +123,8 @@ class TileBuilder(PairBuilder):
             left = self.pair_in_all_lanes(at)
             right = self.let(f"load {_WORDS}, ptr {self._row(weights, pair)}, align 64")
             held = self.let(f"load {_FLOATS}, ptr {self._row(sums, row)}, align 64")
-            found = self.dot(held, left, right)
-            self.emit(f"store {_FLOATS} {found}, ptr {self._row(sums, row)}, align 64")
+            totals = self.dot(held, left, right)
+            self.emit(f"store {_FLOATS} {totals}, ptr {self._row(sums, row)}, align 64")
 
     def dot(self, sums: str, x: str, weights: str) -> Vec:
         """Sums of f32 with the products of two pairs of bf16 in each lane added (VDPBF16PS); it needs no tiles."""
@@ -143,10 +143,10 @@ class TileBuilder(PairBuilder):
         one = self.let(f"insertelement {_WORDS} poison, i32 {self.let(f'load i32, ptr {at}, align 4')}, i64 0")
         return self.let(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
 
-    def _tiles(self, name: str, kinds: str, *given: int | Ptr | I64) -> None:
+    def _tiles(self, name: str, kinds: str, *arguments: int | Ptr | I64) -> None:
         self.use(f"declare void @llvm.x86.{name}({kinds})")
         types = [kind.split()[0] for kind in kinds.split(", ") if kind]
-        passed = ", ".join([f"{kind} {x}" for kind, x in zip(types, given, strict=True)])
+        passed = ", ".join([f"{kind} {x}" for kind, x in zip(types, arguments, strict=True)])
         self.emit(f"call void @llvm.x86.{name}({passed})")
 
     def _row(self, tile: int, row: Int) -> Ptr:
@@ -166,8 +166,10 @@ def _rounding() -> str:
     order = ", ".join([f"i32 {i}" for i in range(2 * COLUMNS)])
     both = _joined(t, to_bf16(t, "%first", COLUMNS), to_bf16(t, "%second", COLUMNS), order)
     t.emit(f"ret {_SHORTS} {both}")
-    given = f"{_FLOATS} %first, {_FLOATS} %second"
-    return "\n".join([f"define internal {_SHORTS} @{_ROUNDED}({given}) noinline nounwind {{", *map(str, t.body()), "}"])
+    signature = f"{_FLOATS} %first, {_FLOATS} %second"
+    return "\n".join(
+        [f"define internal {_SHORTS} @{_ROUNDED}({signature}) noinline nounwind {{", *map(str, t.body()), "}"]
+    )
 
 
 def _splat(number: int) -> str:

@@ -61,7 +61,7 @@ class Arguments(Generic[A]):
     """Arguments besides those of the dataclass; `load_more` loads them."""
 
     def _named(self, kind: type[Handle]) -> tuple[str, ...]:
-        return tuple([n for n, found in _kinds(self.kind).items() if found is kind and n not in self.without])
+        return tuple([n for n, each in _kinds(self.kind).items() if each is kind and n not in self.without])
 
     @cached_property
     def pointers(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Arguments(Generic[A]):
 
     def load(self, t: Builder, words: Ptr, scratch: Ptr) -> A:
         """Load every argument under its name, as the first instructions of a kernel."""
-        found: dict[str, Handle] = {}
+        handles: dict[str, Handle] = {}
         besides = {*self.more.pointers, *self.more.sizes, *self.more.regions}
         for index, name in enumerate((*self.pointers, *self.sizes, *self.regions)):
             if name in besides:
@@ -102,18 +102,18 @@ class Arguments(Generic[A]):
             loaded = f"%{name}.at" if name in self.regions else f"%{name}"
             t.emit(f"{loaded} = load {kind}, ptr {at}, align 8")
             if name in self.regions:
-                found[name] = Region(t.ptr_add(scratch, I64(loaded)))
+                handles[name] = Region(t.ptr_add(scratch, I64(loaded)))
             else:
-                found[name] = _kinds(self.kind)[name](loaded)
+                handles[name] = _kinds(self.kind)[name](loaded)
         absent = {name: NULL if issubclass(_kinds(self.kind)[name], Ptr) else I64("0") for name in self.without}
-        return self.kind(**found, **absent)
+        return self.kind(**handles, **absent)
 
-    def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> Words:
+    def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> NamedArguments:
         """Load the arguments besides those of the dataclass; regions are among the pointers."""
         at = {name: t.ptr_add(words, WORD * i) for i, name in enumerate((*self.pointers, *self.sizes, *self.regions))}
         pointers = {name: t.load_ptr(at[name]) for name in self.more.pointers}
         regions = {name: t.ptr_add(scratch, t.load_i64(at[name])) for name in self.more.regions}
-        return Words(pointers | regions, {name: t.load_i64(at[name]) for name in self.more.sizes})
+        return NamedArguments(pointers | regions, {name: t.load_i64(at[name]) for name in self.more.sizes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +125,23 @@ class Laid:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NamedArguments:
     """The arguments of a kernel whose tensors and sizes depend on the step: each under its name."""
 
     pointers: Mapping[str, Ptr]
     sizes: Mapping[str, I64]
 
     @staticmethod
-    def load(t: Builder, words: Ptr, pointers: Sequence[str], sizes: Sequence[str]) -> Words:
+    def load(t: Builder, words: Ptr, pointers: Sequence[str], sizes: Sequence[str]) -> NamedArguments:
         """Load every argument, as the first instructions of a kernel."""
         tensors = {name: t.load_ptr(t.ptr_add(words, WORD * i)) for i, name in enumerate(pointers)}
         numbers = {name: t.load_i64(t.ptr_add(words, WORD * i)) for i, name in enumerate(sizes, len(pointers))}
-        return Words(tensors, numbers)
+        return NamedArguments(tensors, numbers)
 
 
-def store_words(t: Builder, given: Sequence[Ptr | I64], onto: Ptr) -> None:
+def store_words(t: Builder, words: Sequence[Ptr | I64], onto: Ptr) -> None:
     """Write the words of a function that is called with them, such as an epilogue."""
-    for index, x in enumerate(given):
+    for index, x in enumerate(words):
         t.emit(f"store {x.type} {x}, ptr {t.ptr_add(onto, WORD * index)}, align 8")
 
 
@@ -150,8 +150,8 @@ def words_bytes(count: int) -> int:
     return -(-WORD * count // ALIGNMENT) * ALIGNMENT
 
 
-def _check(what: str, wanted: tuple[str, ...], given: Mapping[str, Size]) -> None:
-    missing, unknown = set(wanted) - set(given), set(given) - set(wanted)
+def _check(what: str, expected: tuple[str, ...], sizes: Mapping[str, Size]) -> None:
+    missing, unknown = set(expected) - set(sizes), set(sizes) - set(expected)
     assert not missing and not unknown, f"{what}: missing {sorted(missing)}, unknown {sorted(unknown)}"
 
 
@@ -159,4 +159,4 @@ def _aligned(size: Size) -> Size:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-__all__ = ["Arguments", "Laid", "More", "Region", "Words", "store_words", "words_bytes"]
+__all__ = ["Arguments", "Laid", "More", "NamedArguments", "Region", "store_words", "words_bytes"]

@@ -20,11 +20,11 @@ from dovetail.codegen.llvm.handles import (
     Carried,
     Handle,
     Int,
-    Lanes,
     Order,
     Phi,
     Ptr,
     Vec,
+    VectorType,
     carried_by,
 )
 
@@ -78,9 +78,9 @@ class Builder:
 
     def phi(self, type: str) -> Phi:
         """A phi of the block that begins here."""
-        found = Phi(self.fresh("%phi"), type)
-        self.lines.append(found)
-        return found
+        phi = Phi(self.fresh("%phi"), type)
+        self.lines.append(phi)
+        return phi
 
     def body(self) -> list[object]:
         """The function's lines after `entry`, stack slots first."""
@@ -163,8 +163,8 @@ class Builder:
 
     def _integer(self, operation: str, x: Int, y: Int) -> I64:
         a, b = known(x), known(y)
-        if a is not None and b is not None and (found := folded(operation, a, b)) is not None:
-            return I64(str(found))
+        if a is not None and b is not None and (constant := folded(operation, a, b)) is not None:
+            return I64(str(constant))
         return I64(self.let(f"{operation} i64 {x}, {y}"))
 
     def icmp(self, order: Order, x: Int, y: Int) -> I1:
@@ -231,25 +231,25 @@ class Builder:
 
     # Memory under a mask. Intrinsics are declared here alone: LLVM 22 gave them other signatures.
 
-    def load_where(self, kind: Lanes, mask: str, pointer: Ptr, otherwise: str, align: int) -> str:
+    def load_where(self, kind: VectorType, mask: str, pointer: Ptr, otherwise: str, align: int) -> str:
         """Lanes of memory where a mask holds, and of another vector where not; the others are not read."""
         name, masks = f"@llvm.masked.load.{kind.mangled}.p0", kind.of("i1")
         self.use(f"declare {kind} {name}(ptr, {masks}, {kind})")
         return self.let(f"call {kind} {name}(ptr align {align} {pointer}, {masks} {mask}, {kind} {otherwise})")
 
-    def store_where(self, kind: Lanes, mask: str, x: str, pointer: Ptr, align: int) -> None:
+    def store_where(self, kind: VectorType, mask: str, x: str, pointer: Ptr, align: int) -> None:
         """Write the lanes where a mask holds."""
         name, masks = f"@llvm.masked.store.{kind.mangled}.p0", kind.of("i1")
         self.use(f"declare void {name}({kind}, ptr, {masks})")
         self.emit(f"call void {name}({kind} {x}, ptr align {align} {pointer}, {masks} {mask})")
 
-    def gather_where(self, kind: Lanes, mask: str, pointers: str, otherwise: str, align: int) -> str:
+    def gather_where(self, kind: VectorType, mask: str, pointers: str, otherwise: str, align: int) -> str:
         """What pointers point to where a mask holds, and lanes of another vector where not."""
         places, masks = kind.of("ptr"), kind.of("i1")
         name = f"@llvm.masked.gather.{kind.mangled}.{places.mangled}"
         self.use(f"declare {kind} {name}({places}, {masks}, {kind})")
-        given = f"{places} align {align} {pointers}, {masks} {mask}, {kind} {otherwise}"
-        return self.let(f"call {kind} {name}({given})")
+        operands = f"{places} align {align} {pointers}, {masks} {mask}, {kind} {otherwise}"
+        return self.let(f"call {kind} {name}({operands})")
 
     def alloca(self, type: str) -> Ptr:
         """A stack slot for a scalar or vector that changes; LLVM promotes it to a register."""
@@ -350,11 +350,11 @@ class Builder:
         self.label(after)
 
     def _phis(self, start: Carried, before: str) -> list[Phi]:
-        found: list[Phi] = []
+        phis: list[Phi] = []
         for x in start.handles:
-            found.append(self.phi(self.type_of(x)))
-            found[-1].add(x, before)
-        return found
+            phis.append(self.phi(self.type_of(x)))
+            phis[-1].add(x, before)
+        return phis
 
     @contextmanager
     def guarded(self, condition: I1, state: Carried) -> Generator[None]:
@@ -427,13 +427,15 @@ class Builder:
     def _branch(self, condition: I1, then: str, otherwise: str, metadata: str = "") -> None:
         self.emit(f"br i1 {condition}, label %{then}, label %{otherwise}{metadata}")
 
-    def call(self, function: Signature, *given: Handle | int) -> None:
-        """Call a function; the kinds of what is given are checked against its parameters."""
-        assert len(given) == len(function.parameters), f"@{function.name} takes {len(function.parameters)} arguments"
-        for p, x in zip(function.parameters, given, strict=True):
-            found = "i64" if isinstance(x, int) else self.type_of(x)
-            assert found == p.type, f"%{p.name} of @{function.name} is {p.type}, and {x} is {found}"
-        passed = ", ".join(f"{p.type} {x}" for p, x in zip(function.parameters, given, strict=True))
+    def call(self, function: Signature, *arguments: Handle | int) -> None:
+        """Call a function; check the kinds of the arguments against its parameters."""
+        assert len(arguments) == len(function.parameters), (
+            f"@{function.name} takes {len(function.parameters)} arguments"
+        )
+        for p, x in zip(function.parameters, arguments, strict=True):
+            actual = "i64" if isinstance(x, int) else self.type_of(x)
+            assert actual == p.type, f"%{p.name} of @{function.name} is {p.type}, and {x} is {actual}"
+        passed = ", ".join(f"{p.type} {x}" for p, x in zip(function.parameters, arguments, strict=True))
         self.emit(f"call void @{function.name}({passed})")
 
     def ret(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.types import NARROW, Writer, literal, spelled, stored
+from dovetail.codegen.llvm.types import NARROW, InstructionWriter, literal, spelled, stored
 from dovetail.ir.dtype import DType, bf16, bool_, f32, f64, i32, whole_range
 
 
-def cast(w: Writer, x: str, source: DType, target: DType) -> str:
+def cast(w: InstructionWriter, x: str, source: DType, target: DType) -> str:
     """The same number in another dtype: floats are cut and kept in range, integers wrap, bool is != 0."""
     if source is target:
         return x
@@ -43,7 +43,7 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
     return _cut(w, x, source, target)
 
 
-def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
+def _cut(w: InstructionWriter, x: str, source: DType, target: DType) -> str:
     """A float as an integer, kept in range, NaN as 0. LLVM's own way to say it takes vectors apart."""
     here, there = spelled(source), spelled(target)
     low, high = whole_range(target)
@@ -52,40 +52,40 @@ def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
     outside = w.let(f"or i1 {w.let(f'fcmp uno {here} {x}, {x}')}, {w.let(f'or i1 {under}, {over}')}")
     safe = w.let(f"select i1 {outside}, {here} {literal(0, source)}, {here} {x}")
     if target.bits < 32:
-        found = w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
+        rounded = w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
     else:
-        found = w.let(f"{'fptosi' if target.kind == 'int' else 'fptoui'} {here} {safe} to {there}")
-    found = w.let(f"select i1 {under}, {there} {low}, {there} {found}")
-    return w.let(f"select i1 {over}, {there} {high}, {there} {found}")
+        rounded = w.let(f"{'fptosi' if target.kind == 'int' else 'fptoui'} {here} {safe} to {there}")
+    rounded = w.let(f"select i1 {under}, {there} {low}, {there} {rounded}")
+    return w.let(f"select i1 {over}, {there} {high}, {there} {rounded}")
 
 
-def anchor(w: Writer, x: str, by: str) -> str:
+def anchor(w: InstructionWriter, x: str, by: str) -> str:
     """A sum that rounds to an integer: no flag lets LLVM take it apart."""
     return w.let(f"fadd float {x}, {by}")
 
 
-def low_bits(w: Writer, x: str, zero: str, target: DType) -> str:
+def low_bits(w: InstructionWriter, x: str, zero: str, target: DType) -> str:
     """The integer in the low bits of an anchored float, plus a zero point; NaN becomes 0."""
     bits = w.let(f"add i32 {w.let(f'bitcast float {x} to i32')}, {zero}")
     safe = w.let(f"select i1 {w.let(f'fcmp ord float {x}, {x}')}, i32 {bits}, i32 0")
     return w.let(f"trunc i32 {safe} to {spelled(target)}")
 
 
-def _rounded_to_odd(w: Writer, x: str) -> str:
+def _rounded_to_odd(w: InstructionWriter, x: str) -> str:
     """An f64 as f32, such that rounding it once more to 16 bits rounds only once. LLVM calls a library for the two."""
     near = w.let(f"fptrunc double {x} to float")
     back = w.let(f"fpext float {near} to double")
     bits = w.let(f"bitcast float {near} to i32")
     w.use("declare double @llvm.fabs.f64(double)")
-    size, found = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
-    beyond = w.let(f"fcmp ogt double {found}, {size}")
+    size, distance = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
+    beyond = w.let(f"fcmp ogt double {distance}, {size}")
     cut = w.let(f"select i1 {beyond}, i32 {w.let(f'sub i32 {bits}, 1')}, i32 {bits}")
     differs = w.let(f"fcmp one double {back}, {x}")
     odd = w.let(f"select i1 {differs}, i32 {w.let(f'or i32 {cut}, 1')}, i32 {bits}")
     return w.let(f"bitcast i32 {odd} to float")
 
 
-def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
+def to_bf16(w: InstructionWriter, x: str, lanes: int = 0) -> str:
     """The upper half of an f32 or of a vector of `lanes`, rounded to even; NaN stays NaN.
 
     LLVM calls a library on machines without an instruction for it, and not every system has that library.
@@ -108,7 +108,7 @@ def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
     return w.let(f"trunc {whole} {w.let(f'lshr {whole} {chosen}, {number(16)}')} to {half}")
 
 
-def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
+def of_bf16(w: InstructionWriter, x: str, lanes: int = 0) -> str:
     """A bf16 or a vector of `lanes` as f32."""
     if w.takes_halves and not lanes:
         # One instruction takes either half of a register; a shift takes two where it is the upper one.
@@ -119,7 +119,7 @@ def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
     return w.let(f"bitcast {whole} {upper} to {real}")
 
 
-def _saturated(w: Writer, x: str, target: DType) -> str:
+def _saturated(w: InstructionWriter, x: str, target: DType) -> str:
     """An i32 kept in the range of a narrower type of integers."""
     for name, bound in zip(("smax", "smin"), whole_range(target), strict=True):
         w.use(f"declare i32 @llvm.{name}.i32(i32, i32)")
@@ -127,7 +127,7 @@ def _saturated(w: Writer, x: str, target: DType) -> str:
     return cast(w, x, i32, target)
 
 
-def bitcast(w: Writer, x: str, source: DType, target: DType) -> str:
+def bitcast(w: InstructionWriter, x: str, source: DType, target: DType) -> str:
     """The bits of one dtype as another of the same width; any bit set is true."""
     if source is bool_:
         x = w.let(f"zext i1 {x} to i8")

@@ -1,4 +1,4 @@
-"""Constant folding of integers: operands that are known, and what instructions give for them."""
+"""Constant folding of integers: known operands, and the results of instructions on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def known(x: Int) -> int | None:
 
 
 def folded(operation: str, x: int, y: int) -> int | None:
-    """What an instruction gives for integers that are known; None where it is not folded."""
+    """Fold an instruction on known integers; None where it is not folded."""
     match operation:
         case "add":
             return x + y

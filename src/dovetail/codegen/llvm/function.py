@@ -1,4 +1,4 @@
-"""Functions as objects: what defines one also declares and calls it, and its name is made of its text."""
+"""Functions as objects: what defines one also declares and calls it, and its name is a digest of its text."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Signature:
     @property
     def spelled(self) -> str:
         """The name and the parameters, as a definition spells them."""
-        given = ", ".join(" ".join(filter(None, (p.type, p.attributes, f"%{p.name}"))) for p in self.parameters)
-        return f"@{self.name}({given})"
+        parameters = ", ".join(" ".join(filter(None, (p.type, p.attributes, f"%{p.name}"))) for p in self.parameters)
+        return f"@{self.name}({parameters})"
 
     def renamed(self, name: str) -> Signature:
         return Signature(name, self.parameters)
@@ -61,7 +61,7 @@ PLACEHOLDER = "kernel"
 
 
 def content_name(stem: str, text: str) -> str:
-    """A name that tells the text: equal texts are one function in a process, whichever program they came from."""
+    """Name a function by its text: equal texts are one function in a process, whichever program they come from."""
     return f"{stem}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 
 

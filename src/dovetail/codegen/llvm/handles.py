@@ -1,4 +1,4 @@
-"""Typed handles of SSA values: pyright refuses one kind where another is wanted."""
+"""Typed handles of SSA values: pyright refuses one kind in place of another."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import ClassVar, Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
 
-Element: TypeAlias = Literal["float", "half", "bfloat", "i1", "i8", "i16", "i32", "i64", "ptr"]
-"""What a vector is made of, as LLVM spells it."""
+ElementType: TypeAlias = Literal["float", "half", "bfloat", "i1", "i8", "i16", "i32", "i64", "ptr"]
+"""The type of a vector's elements, as LLVM spells it."""
 _BYTES = {"float": 4, "half": 2, "bfloat": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "ptr": 8}
 _MANGLED = {"float": "f32", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class VectorType:
     """The type of a vector: how many elements it has, and of which type."""
 
     count: int
-    element: Element
+    element: ElementType
 
     def __str__(self) -> str:
         return f"<{self.count} x {self.element}>"
@@ -33,9 +33,9 @@ class Lanes:
     def bytes(self) -> int:
         return self.count * _BYTES[self.element]
 
-    def of(self, element: Element) -> Lanes:
+    def of(self, element: ElementType) -> VectorType:
         """As many elements of another type."""
-        return Lanes(self.count, element)
+        return VectorType(self.count, element)
 
 
 class Handle(str):
@@ -85,13 +85,13 @@ class Vec(Handle):
     """A vector, one element per lane."""
 
     __slots__ = ("lanes",)
-    lanes: Lanes | None
+    lanes: VectorType | None
     """Its type; None of a vector of f32 that is as wide as those of the builder's device."""
 
-    def __new__(cls, name: str, lanes: Lanes | None = None) -> Vec:
-        found = super().__new__(cls, name)
-        found.lanes = lanes
-        return found
+    def __new__(cls, name: str, lanes: VectorType | None = None) -> Vec:
+        vector = super().__new__(cls, name)
+        vector.lanes = lanes
+        return vector
 
 
 class VecI32(Handle):
@@ -159,7 +159,7 @@ class Carried:
 
 def carried_by(start: Carried, phis: Sequence[Phi], index: I64) -> Carried:
     """The phis of a loop as the handles that its body sees; without phis, a copy."""
-    found = Carried(index, list(start.vectors), list(start.pointers), list(start.integers))
+    carried = Carried(index, list(start.vectors), list(start.pointers), list(start.integers))
     if phis:
-        found.set([phi.name for phi in phis])
-    return found
+        carried.set([phi.name for phi in phis])
+    return carried

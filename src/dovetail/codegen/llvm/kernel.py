@@ -16,10 +16,10 @@ from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction, Template
 
-_GIVEN = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
-KERNEL = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch", "noalias")))
+_PARAMETERS = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
+KERNEL = Signature("kernel", (*_PARAMETERS, Parameter("ptr", "scratch", "noalias")))
 """How a kernel is called: its words, the tiles from `begin` to before `end`, and the worker's workspace."""
-DRIVER = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch")))
+DRIVER = Signature("kernel", (*_PARAMETERS, Parameter("ptr", "scratch")))
 """The same for a kernel that hands parts of its workspace to functions which also read them by other pointers."""
 WORDS, BEGIN, END, SCRATCH = Ptr("%arguments"), I64("%begin"), I64("%end"), Ptr("%scratch")
 
@@ -38,9 +38,9 @@ class KernelCode:
     """Whether LLVM optimises it, but neither vectorises nor unrolls its loops."""
 
     def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
-        """The kernel with what it is given."""
-        found = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
-        return replace(found, is_vectorised=self.is_vectorised)
+        """Bind tensors, sizes and scratch memory to the kernel."""
+        bound = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
+        return replace(bound, is_vectorised=self.is_vectorised)
 
 
 def kernel_function(t: Builder, *, attributes: str = "nounwind optsize") -> Function:
@@ -82,7 +82,7 @@ def assemble(
 ) -> KernelCode:
     """A kernel whose `own` functions are called @kernel and @kernel.something; `shared` ones get content names.
 
-    LLVM optimises what calls scalar functions such as exp, and what is told to be optimised.
+    LLVM optimises kernels that call scalar functions such as exp, and all kernels with `optimize`.
     """
     text = "\n".join(f.text for f in own)
     uses = dict.fromkeys(use for f in own for use in f.uses)

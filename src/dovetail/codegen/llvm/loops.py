@@ -45,7 +45,7 @@ becomes of the graph, and a step that rounds less often than NumPy is as near to
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What LLVM is told of a loop."""
+    """The metadata of a loop for LLVM."""
 
     lanes: int = 0
     """Iterations that go together in a vector; 0 where LLVM decides."""
@@ -149,7 +149,7 @@ class Printer:
             self.statements(statement.body)
 
     def marked(self, loop: Loop) -> str:
-        """Tells LLVM how many iterations go together and what is not unrolled; `function` defines the note."""
+        """Says to LLVM how many iterations go together and what is not unrolled; `function` defines the note."""
         if not loop.lanes:
             lanes = width_of_reversed(loop.variable, loop.extent, loop.body, reassociate=loop.reassociate)
             return self.note(Note(lanes, is_rolled=loop.rolled))
@@ -196,15 +196,15 @@ class Printer:
                 return self.load(expr)
             case Call():
                 operands = [self.printed[id(x)] for x in expr.operands]
-                given = [x.dtype for x in expr.operands]
-                return scalar.apply(self.text, expr.op, operands, given, expr.dtype, CONTRACTED)
+                dtypes = [x.dtype for x in expr.operands]
+                return scalar.apply(self.text, expr.op, operands, dtypes, expr.dtype, CONTRACTED)
 
     def load(self, expr: Load) -> str:
         dtype = expr.dtype
         source = f"{self.pointer(expr.tensor)} {self.address(expr.tensor, expr.at)}"
         note = self.apart(expr.tensor)
-        found = self.text.let(f"load {scalar.stored(dtype)}, {source}, align {dtype.itemsize}{note}")
-        return self.text.let(f"trunc i8 {found} to i1") if dtype is bool_ else found
+        loaded = self.text.let(f"load {scalar.stored(dtype)}, {source}, align {dtype.itemsize}{note}")
+        return self.text.let(f"trunc i8 {loaded} to i1") if dtype is bool_ else loaded
 
     def size(self, size: Size) -> str:
         return str(size) if isinstance(size, int) else self.sizes[size]
@@ -280,9 +280,9 @@ def _noted(text: str, notes: Sequence[Note]) -> str:
     for index, note in enumerate(notes):
         number = first + 4 * index
         text = text.replace(f"!{_NOTE}{index}\n", f"!{number}\n")
-        told = [f"!{number}", *([f"!{number + 1}", f"!{number + 2}"] if note.lanes else [])]
-        told += [_UNROLLED_AFTER] if note.is_short else [_ROLLED] if note.is_rolled else []
-        text += f"\n!{number} = distinct !{{{', '.join(told)}}}"
+        nodes = [f"!{number}", *([f"!{number + 1}", f"!{number + 2}"] if note.lanes else [])]
+        nodes += [_UNROLLED_AFTER] if note.is_short else [_ROLLED] if note.is_rolled else []
+        text += f"\n!{number} = distinct !{{{', '.join(nodes)}}}"
         if note.lanes:
             text += f"""
 !{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {note.lanes}}}

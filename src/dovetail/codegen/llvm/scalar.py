@@ -6,29 +6,29 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from dovetail.codegen.llvm.casts import anchor, bitcast, cast, low_bits
-from dovetail.codegen.llvm.types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
+from dovetail.codegen.llvm.types import NARROW, InstructionWriter, is_compiled, literal, spelled, stored, suffix
 from dovetail.errors import UnsupportedError
 from dovetail.ir.dtype import ALL, DType, bool_, f16, f32
 from dovetail.kernels.loops.policy import ScalarSupport
 
 
-def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: DType, flags: str) -> str:
+def apply(w: InstructionWriter, op: str, operands: list[str], dtypes: list[DType], result: DType, flags: str) -> str:
     """One primitive on scalars; `flags` go to sums and products of floats."""
     if op == "cast":
-        return cast(w, operands[0], given[0], result)
+        return cast(w, operands[0], dtypes[0], result)
     if op == "anchor":
         return anchor(w, operands[0], operands[1])
     if op == "low_bits":
         return low_bits(w, operands[0], operands[1], result)
     if op == "bitcast":
-        return bitcast(w, operands[0], given[0], result)
+        return bitcast(w, operands[0], dtypes[0], result)
     if op == "where":
         return w.let(f"select i1 {operands[0]}, {spelled(result)} {operands[1]}, {spelled(result)} {operands[2]}")
-    dtype = given[0]
+    dtype = dtypes[0]
     if dtype in NARROW and not (dtype is f16 and op in _BITS_ONLY):
-        wide = [cast(w, x, d, f32) for x, d in zip(operands, given, strict=True)]
-        found = apply(w, op, wide, [f32] * len(wide), f32 if result.is_float else result, flags)
-        return cast(w, found, f32, result) if result.is_float else found
+        wide = [cast(w, x, d, f32) for x, d in zip(operands, dtypes, strict=True)]
+        computed = apply(w, op, wide, [f32] * len(wide), f32 if result.is_float else result, flags)
+        return cast(w, computed, f32, result) if result.is_float else computed
     if op in _COMPARED:
         return _compare(w, op, operands, dtype)
     table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
@@ -43,14 +43,14 @@ def support(has_function: Callable[[str, DType], bool], inexact: Collection[tupl
 
     `inexact` names the instructions that a processor does not have as they are meant, with their dtypes.
     """
-    found: dict[DType, frozenset[str]] = {}
+    by_dtype: dict[DType, frozenset[str]] = {}
     for dtype in ALL:
         if is_compiled(dtype):
             table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
             names = {"cast", "where", "bitcast", *_COMPARED, *table}
             missing = {n for n in _LIBRARY if not has_function(n, dtype)} if dtype.is_float else set[str]()
-            found[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
-    return ScalarSupport(found)
+            by_dtype[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
+    return ScalarSupport(by_dtype)
 
 
 _BITS_ONLY = {"neg", "abs", "real"}
@@ -64,7 +64,7 @@ _COMPARED = {
 }
 
 
-def _compare(w: Writer, op: str, operands: list[str], dtype: DType) -> str:
+def _compare(w: InstructionWriter, op: str, operands: list[str], dtype: DType) -> str:
     on_floats, on_signed, on_unsigned = _COMPARED[op]
     x, y = operands
     if dtype.is_float:
@@ -72,11 +72,11 @@ def _compare(w: Writer, op: str, operands: list[str], dtype: DType) -> str:
     return w.let(f"icmp {on_signed if dtype.kind == 'int' else on_unsigned} {spelled(dtype)} {x}, {y}")
 
 
-_Rule = Callable[[Writer, list[str], DType, str], str]
+_Rule = Callable[[InstructionWriter, list[str], DType, str], str]
 
 
 def _plain(instruction: str, *, flagged: bool = False) -> _Rule:
-    def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    def rule(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
         return w.let(f"{instruction}{f' {flags}' if flagged and flags else ''} {spelled(dtype)} {', '.join(xs)}")
 
     return rule
@@ -85,7 +85,7 @@ def _plain(instruction: str, *, flagged: bool = False) -> _Rule:
 def _intrinsic(name: str, free: str = "") -> _Rule:
     """`free` is what LLVM may take for granted: nsz leaves open which of two zeros is the larger, as reductions do."""
 
-    def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    def rule(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
         full = f"llvm.{name}.{suffix(dtype)}"
         w.use(f"declare {kind} @{full}({', '.join([kind] * len(xs))})")
@@ -97,7 +97,7 @@ def _intrinsic(name: str, free: str = "") -> _Rule:
 def _function(name: str) -> _Rule:
     """A function of the library of scalar functions; `kernels.maths` has its text."""
 
-    def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    def rule(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
         full = f"{name}_{suffix(dtype)}"
         w.use(full)
@@ -107,7 +107,7 @@ def _function(name: str) -> _Rule:
 
 
 def _signed(on_signed: str, on_unsigned: str) -> _Rule:
-    def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    def rule(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
         chosen = on_signed if dtype.kind == "int" else on_unsigned
         if chosen.startswith("llvm."):
             return _intrinsic(chosen.removeprefix("llvm."))(w, xs, dtype, flags)
@@ -116,15 +116,15 @@ def _signed(on_signed: str, on_unsigned: str) -> _Rule:
     return rule
 
 
-def _reciprocal(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _reciprocal(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"fdiv {spelled(dtype)} {literal(1, dtype)}, {xs[0]}")
 
 
-def _rsqrt(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _rsqrt(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return _reciprocal(w, [_intrinsic("sqrt")(w, xs, dtype, flags)], dtype, flags)
 
 
-def _relu(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _relu(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     kind, zero = spelled(dtype), literal(0, dtype)
     # The test fails for NaN, which stays, and holds for -0.0, which becomes 0.0.
     test = f"fcmp ole {kind} {xs[0]}, {zero}" if dtype.is_float else f"icmp slt {kind} {xs[0]}, {zero}"
@@ -133,33 +133,33 @@ def _relu(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"select i1 {w.let(test)}, {kind} {zero}, {kind} {xs[0]}")
 
 
-def _divide(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _divide(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     """Cut towards zero; what NumPy gives for a division by 0 is 0, and the lowest number by -1 wraps."""
     return _safe_division("sdiv" if dtype.kind == "int" else "udiv", w, xs, dtype)
 
 
-def _remainder(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _remainder(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return _safe_division("srem" if dtype.kind == "int" else "urem", w, xs, dtype)
 
 
-def _safe_division(instruction: str, w: Writer, xs: list[str], dtype: DType) -> str:
+def _safe_division(instruction: str, w: InstructionWriter, xs: list[str], dtype: DType) -> str:
     """A division by 0 gives 0, and none traps."""
     kind = spelled(dtype)
     x, y = xs
     none = w.let(f"icmp eq {kind} {y}, 0")
     divisor = w.let(f"select i1 {none}, {kind} 1, {kind} {y}")
     if dtype.kind != "int":
-        found = w.let(f"{instruction} {kind} {x}, {divisor}")
-        return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
+        quotient = w.let(f"{instruction} {kind} {x}, {divisor}")
+        return w.let(f"select i1 {none}, {kind} 0, {kind} {quotient}")
     flip = w.let(f"icmp eq {kind} {divisor}, -1")
     safe = w.let(f"select i1 {flip}, {kind} 1, {kind} {divisor}")
-    found = w.let(f"{instruction} {kind} {x}, {safe}")
+    quotient = w.let(f"{instruction} {kind} {x}, {safe}")
     turned = w.let(f"sub {kind} 0, {x}") if instruction == "sdiv" else "0"
-    found = w.let(f"select i1 {flip}, {kind} {turned}, {kind} {found}")
-    return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
+    quotient = w.let(f"select i1 {flip}, {kind} {turned}, {kind} {quotient}")
+    return w.let(f"select i1 {none}, {kind} 0, {kind} {quotient}")
 
 
-def _modulo(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _modulo(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     """The remainder with the sign of the divisor."""
     kind = spelled(dtype)
     left = _remainder(w, xs, dtype, flags)
@@ -172,47 +172,47 @@ def _modulo(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
 
 
 def _shift(instruction: Callable[[DType], str], keeps_sign: bool) -> _Rule:
-    def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    def rule(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
         kind, bits = spelled(dtype), dtype.bits
         inside = w.let(f"icmp ult {kind} {xs[1]}, {bits}")
         by = w.let(f"select i1 {inside}, {kind} {xs[1]}, {kind} 0")
-        found = w.let(f"{instruction(dtype)} {kind} {xs[0]}, {by}")
+        shifted = w.let(f"{instruction(dtype)} {kind} {xs[0]}, {by}")
         away = "0"
         if keeps_sign and dtype.kind == "int":
             away = w.let(f"ashr {kind} {xs[0]}, {bits - 1}")
-        return w.let(f"select i1 {inside}, {kind} {found}, {kind} {away}")
+        return w.let(f"select i1 {inside}, {kind} {shifted}, {kind} {away}")
 
     return rule
 
 
-def _power(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _power(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     """Squares and products, a bit of the exponent at a time; they wrap. Below 0 it is the inverse, cut to a whole."""
     kind = spelled(dtype)
     x, y = xs
-    found, base = "1", x
+    power, base = "1", x
     for bit in range(dtype.bits - (dtype.kind == "int")):
         taken = w.let(f"trunc {kind} {w.let(f'lshr {kind} {y}, {bit}')} to i1")
-        found = w.let(f"select i1 {taken}, {kind} {w.let(f'mul {kind} {found}, {base}')}, {kind} {found}")
+        power = w.let(f"select i1 {taken}, {kind} {w.let(f'mul {kind} {power}, {base}')}, {kind} {power}")
         base = w.let(f"mul {kind} {base}, {base}")
     if dtype.kind != "int":
-        return found
+        return power
     odd = w.let(f"trunc {kind} {y} to i1")
     turned = w.let(f"select i1 {odd}, {kind} -1, {kind} 1")
     is_one, is_minus = w.let(f"icmp eq {kind} {x}, 1"), w.let(f"icmp eq {kind} {x}, -1")
     inverse = w.let(f"select i1 {is_minus}, {kind} {turned}, {kind} 0")
     inverse = w.let(f"select i1 {is_one}, {kind} 1, {kind} {inverse}")
-    return w.let(f"select i1 {w.let(f'icmp slt {kind} {y}, 0')}, {kind} {inverse}, {kind} {found}")
+    return w.let(f"select i1 {w.let(f'icmp slt {kind} {y}, 0')}, {kind} {inverse}, {kind} {power}")
 
 
-def _negative(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _negative(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"sub {spelled(dtype)} 0, {xs[0]}")
 
 
-def _not(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _not(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"xor {spelled(dtype)} {xs[0]}, {'true' if dtype is bool_ else '-1'}")
 
 
-def _sign(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _sign(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     kind, zero = spelled(dtype), literal(0, dtype)
     if dtype.is_float:
         above, below = w.let(f"fcmp ogt {kind} {xs[0]}, {zero}"), w.let(f"fcmp olt {kind} {xs[0]}, {zero}")
@@ -226,7 +226,7 @@ def _sign(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"select i1 {above}, {kind} {literal(1, dtype)}, {kind} {low}")
 
 
-def _absolute(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _absolute(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     if dtype.kind == "uint":
         return xs[0]
     if dtype.is_float:
@@ -235,16 +235,16 @@ def _absolute(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
                  f"{_negative(w, xs, dtype, flags)}, {spelled(dtype)} {xs[0]}")  # fmt: skip
 
 
-def _is_nan(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _is_nan(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"fcmp uno {spelled(dtype)} {xs[0]}, {xs[0]}")
 
 
-def _is_inf(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _is_inf(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     size = _intrinsic("fabs")(w, xs, dtype, flags)
     return w.let(f"fcmp oeq {spelled(dtype)} {size}, {literal(float('inf'), dtype)}")
 
 
-def _same(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+def _same(w: InstructionWriter, xs: list[str], dtype: DType, flags: str) -> str:
     return xs[0]
 
 
@@ -317,7 +317,7 @@ _BOOL: dict[str, _Rule] = {
 __all__ = [
     "FUNCTIONS",
     "NARROW",
-    "Writer",
+    "InstructionWriter",
     "apply",
     "cast",
     "is_compiled",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, TypeVar, cast
 
 from dovetail.codegen.llvm.builder import Builder
-from dovetail.codegen.llvm.handles import F32, I1, I64, Element, Handle, Lanes, Phi, Ptr, Vec
+from dovetail.codegen.llvm.handles import F32, I1, I64, ElementType, Handle, Phi, Ptr, Vec, VectorType
 
 H = TypeVar("H", I64, Ptr, Vec)
 T = TypeVar("T")
@@ -27,16 +27,16 @@ _IN_REGISTER = {16: "w", 32: "x", 64: "v"}
 class SimdBuilder(Builder):
     """One function while it is written, with arithmetic on vectors that know their type."""
 
-    float_lanes: Lanes | None = None
+    float_lanes: VectorType | None = None
     """The type of vectors that do not say theirs."""
 
     def type_of(self, x: Handle) -> str:
         return str(self.lanes_of(x)) if isinstance(x, Vec) else super().type_of(x)
 
-    def lanes_of(self, x: Vec) -> Lanes:
-        found = self.float_lanes if x.lanes is None else x.lanes
-        assert found is not None, f"{x} says no type"
-        return found
+    def lanes_of(self, x: Vec) -> VectorType:
+        lanes = self.float_lanes if x.lanes is None else x.lanes
+        assert lanes is not None, f"{x} says no type"
+        return lanes
 
     # Arithmetic, lane by lane.
 
@@ -73,7 +73,7 @@ class SimdBuilder(Builder):
     def fma(self, x: Vec, y: Vec, z: Vec) -> Vec:
         return self.intrinsic("fma", x, y, z)
 
-    def instruction(self, name: str, result: Lanes, *operands: Vec | int) -> Vec:
+    def instruction(self, name: str, result: VectorType, *operands: Vec | int) -> Vec:
         """A machine's own instruction, by the name of its intrinsic; integers are constants of 32 bits."""
         kinds = ["i32" if isinstance(x, int) else str(self.lanes_of(x)) for x in operands]
         self.use(f"declare {result} @{name}({', '.join(kinds)})")
@@ -85,33 +85,33 @@ class SimdBuilder(Builder):
         kind = self.lanes_of(x)
         return Vec(self.let(f"select i1 {condition}, {kind} {x}, {kind} {y}"), x.lanes)
 
-    def convert(self, how: Conversion, x: Vec, element: Element) -> Vec:
+    def convert(self, how: Conversion, x: Vec, element: ElementType) -> Vec:
         """The same numbers in another type."""
         kind = self.lanes_of(x)
         return Vec(self.let(f"{how} {kind} {x} to {kind.of(element)}"), kind.of(element))
 
-    def bitcast(self, x: Vec, element: Element, count: int | None = None) -> Vec:
+    def bitcast(self, x: Vec, element: ElementType, count: int | None = None) -> Vec:
         """The same bits, as as many elements, or as some, of another type."""
         kind = self.lanes_of(x)
-        to = Lanes(kind.count if count is None else count, element)
+        to = VectorType(kind.count if count is None else count, element)
         return Vec(self.let(f"bitcast {kind} {x} to {to}"), to)
 
     # Memory.
 
-    def load_lanes(self, kind: Lanes, pointer: Ptr, align: int = 4, *, volatile: bool = False) -> Vec:
+    def load_lanes(self, kind: VectorType, pointer: Ptr, align: int = 4, *, volatile: bool = False) -> Vec:
         """A vector from memory; where it is volatile, it is loaded where this is written."""
         return Vec(self.let(f"load {'volatile ' if volatile else ''}{kind}, ptr {pointer}, align {align}"), kind)
 
     def store_lanes(self, x: Vec, pointer: Ptr, align: int = 4) -> None:
         self.emit(f"store {self.lanes_of(x)} {x}, ptr {pointer}, align {align}")
 
-    def load_spread(self, kind: Lanes, pointer: Ptr) -> Vec:
+    def load_spread(self, kind: VectorType, pointer: Ptr) -> Vec:
         """The element at a pointer, in all lanes."""
         return self.spread(self.let(f"load {kind.element}, ptr {pointer}, align 4"), kind)
 
     # Lanes.
 
-    def spread(self, x: str, kind: Lanes) -> Vec:
+    def spread(self, x: str, kind: VectorType) -> Vec:
         """A scalar in all lanes."""
         one = self.let(f"insertelement {kind} poison, {kind.element} {x}, i64 0")
         return Vec(self.let(f"shufflevector {kind} {one}, {kind} poison, {kind.of('i32')} zeroinitializer"), kind)
@@ -119,8 +119,8 @@ class SimdBuilder(Builder):
     def shuffle(self, x: Vec, y: Vec, lanes: Sequence[int]) -> Vec:
         """Lanes of x and y, numbered through both."""
         kind, order = self.lanes_of(x), ", ".join([f"i32 {i}" for i in lanes])
-        found = self.let(f"shufflevector {kind} {x}, {kind} {y}, <{len(lanes)} x i32> <{order}>")
-        return Vec(found, x.lanes if len(lanes) == kind.count else Lanes(len(lanes), kind.element))
+        shuffled = self.let(f"shufflevector {kind} {x}, {kind} {y}, <{len(lanes)} x i32> <{order}>")
+        return Vec(shuffled, x.lanes if len(lanes) == kind.count else VectorType(len(lanes), kind.element))
 
     def some_lanes(self, x: Vec, lanes: Sequence[int]) -> Vec:
         """Lanes of one vector."""
@@ -159,7 +159,7 @@ class SimdBuilder(Builder):
 
 
 class PhiLoop:
-    """A loop of at least one iteration whose phis are carried one by one; it begins where it is made."""
+    """Begin a loop of at least one iteration whose phis are carried one by one."""
 
     def __init__(self, t: Builder) -> None:
         self.t, self.before = t, t.block
@@ -205,17 +205,17 @@ def due(items: Sequence[T], turn: int, turns: int) -> Sequence[T]:
     return items[turn * len(items) // turns : (turn + 1) * len(items) // turns]
 
 
-def same(kind: Lanes, x: float | str) -> Vec:
+def same(kind: VectorType, x: float | str) -> Vec:
     """A constant: the same number in every lane."""
     return numbers(kind, [x] * kind.count)
 
 
-def numbers(kind: Lanes, xs: Sequence[float | str]) -> Vec:
+def numbers(kind: VectorType, xs: Sequence[float | str]) -> Vec:
     """A constant vector."""
     return Vec(f"<{', '.join([f'{kind.element} {x}' for x in xs])}>", kind)
 
 
-def zeros(kind: Lanes) -> Vec:
+def zeros(kind: VectorType) -> Vec:
     return Vec("zeroinitializer", kind)
 
 

@@ -11,7 +11,7 @@ from dovetail.errors import UnsupportedError
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
 
 
-class Writer(Protocol):
+class InstructionWriter(Protocol):
     """Where instructions go."""
 
     @property
@@ -44,10 +44,10 @@ def spelled(dtype: DType) -> str:
     if dtype.is_integer:
         return f"i{dtype.bits}"
     # LLVM's own bfloat goes through f32 wherever it is a scalar, and x86 makes 0 of denormals then.
-    found = {f16: "half", bf16: "i16", f32: "float", f64: "double"}.get(dtype)
-    if found is None:
+    name = {f16: "half", bf16: "i16", f32: "float", f64: "double"}.get(dtype)
+    if name is None:
         raise UnsupportedError(f"arithmetic of {dtype.name} in compiled code", hint="cast it to f32")
-    return found
+    return name
 
 
 def stored(dtype: DType) -> str:

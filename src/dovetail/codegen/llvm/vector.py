@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
-from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Lanes, Mask, Ptr, Vec, VecI32, VecI64
+from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32, VecI64, VectorType
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import SimdBuilder
 from dovetail.ir.dtype import f32
@@ -30,7 +30,7 @@ class VectorBuilder(SimdBuilder):
         self.lanes = device.lanes
         self.bytes = 4 * device.lanes
         """Bytes of a vector."""
-        self.floats = self.float_lanes = Lanes(device.lanes, "float")
+        self.floats = self.float_lanes = VectorType(device.lanes, "float")
         self.vec = str(self.floats)
         self.int_vec = f"<{self.lanes} x i32>"
         self.long_vec = f"<{self.lanes} x i64>"
@@ -63,8 +63,8 @@ class VectorBuilder(SimdBuilder):
         if not self.device.emits("embedded_broadcast"):
             return self.fma(x, self.load_splat(pointer), z)
         multiply = 'asm "vfmadd231ps $2{1to16}, $1, $0", "=v,v,*m,0"'
-        given = f"{self.vec} {x}, ptr elementtype(float) {pointer}, {self.vec} {z}"
-        return Vec(self.let(f"call {self.vec} {multiply}({given})"))
+        operands = f"{self.vec} {x}, ptr elementtype(float) {pointer}, {self.vec} {z}"
+        return Vec(self.let(f"call {self.vec} {multiply}({operands})"))
 
     def in_order(self, xs: Sequence[Vec] = ()) -> list[Vec]:
         """Nothing that follows is loaded before; the vectors are made before.
@@ -83,8 +83,8 @@ class VectorBuilder(SimdBuilder):
         if not self.device.emits("embedded_broadcast"):
             return self.fma(x, self.load(pointer), z)
         multiply = 'asm "vfmadd231ps $2, $1, $0", "=v,v,*m,0"'
-        given = f"{self.vec} {x}, ptr elementtype({self.vec}) {pointer}, {self.vec} {z}"
-        return Vec(self.let(f"call {self.vec} {multiply}({given})"))
+        operands = f"{self.vec} {x}, ptr elementtype({self.vec}) {pointer}, {self.vec} {z}"
+        return Vec(self.let(f"call {self.vec} {multiply}({operands})"))
 
     def fcmp(self, order: FloatOrder, x: Vec, y: Vec) -> Mask:
         return Mask(self.let(f"fcmp {order} {self.vec} {x}, {y}"))
@@ -108,10 +108,10 @@ class VectorBuilder(SimdBuilder):
 
     def polynomial(self, x: Vec, coefficients: Sequence[float]) -> Vec:
         """Horner's scheme, the highest power first."""
-        found = self.constant(coefficients[0])
+        total = self.constant(coefficients[0])
         for c in coefficients[1:]:
-            found = self.fma(found, x, self.constant(c))
-        return found
+            total = self.fma(total, x, self.constant(c))
+        return total
 
     def mask_and(self, x: Mask, y: Mask) -> Mask:
         return Mask(self.let(f"and {self.mask_vec} {x}, {y}"))
@@ -180,9 +180,9 @@ class VectorBuilder(SimdBuilder):
 
     # Elements that are stored in another type.
 
-    def stored_vec(self, stored: Stored) -> Lanes:
+    def stored_vec(self, stored: Stored) -> VectorType:
         """A vector of stored elements: bfloat as i16, which every machine has."""
-        return Lanes(self.lanes, "i16" if stored == "bfloat" else stored)
+        return VectorType(self.lanes, "i16" if stored == "bfloat" else stored)
 
     def load_as_f32(self, pointer: Ptr, stored: Stored) -> Vec:
         """Elements of another type as f32; bytes are unsigned integers."""
@@ -213,18 +213,18 @@ class VectorBuilder(SimdBuilder):
         """One element of another type as f32."""
         if stored == "bfloat":
             return F32(of_bf16(self, self.let(f"load i16, ptr {pointer}, align 2")))
-        found = self.let(f"load {stored}, ptr {pointer}, align {STORED_BYTES[stored]}")
+        loaded = self.let(f"load {stored}, ptr {pointer}, align {STORED_BYTES[stored]}")
         if stored == "float":
-            return F32(found)
-        return F32(self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {stored} {found} to float"))
+            return F32(loaded)
+        return F32(self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {stored} {loaded} to float"))
 
     def store_scalar_from_f32(self, x: F32, pointer: Ptr, stored: Stored) -> None:
         """Write one f32 in another type of floats."""
         if stored == "bfloat":
             self.emit(f"store i16 {to_bf16(self, x)}, ptr {pointer}, align 2")
             return
-        found = x if stored == "float" else self.let(f"fptrunc float {x} to {stored}")
-        self.emit(f"store {stored} {found}, ptr {pointer}, align {STORED_BYTES[stored]}")
+        rounded = x if stored == "float" else self.let(f"fptrunc float {x} to {stored}")
+        self.emit(f"store {stored} {rounded}, ptr {pointer}, align {STORED_BYTES[stored]}")
 
     # Lanes.
 
@@ -289,26 +289,26 @@ class VectorBuilder(SimdBuilder):
 
     def transpose_add(self, rows: Sequence[Vec]) -> Vec:
         """The sums of as many vectors as there are lanes, one in each lane: a transpose that adds as it goes."""
-        found, width = list(rows), self.lanes // 2
+        vectors, width = list(rows), self.lanes // 2
         while width:
             low, high = self._halves(width)
-            half = len(found) // 2
-            pairs = zip(found[:half], found[half:], strict=True)
-            found = [self.fadd(self.shuffle(x, y, low), self.shuffle(x, y, high)) for x, y in pairs]
+            half = len(vectors) // 2
+            pairs = zip(vectors[:half], vectors[half:], strict=True)
+            vectors = [self.fadd(self.shuffle(x, y, low), self.shuffle(x, y, high)) for x, y in pairs]
             width //= 2
-        return found[0]
+        return vectors[0]
 
     def transpose(self, rows: Sequence[Vec]) -> list[Vec]:
         """A square of as many vectors as lanes, columns for rows: halves are swapped, then their halves."""
-        found, width = list(rows), self.lanes // 2
+        vectors, width = list(rows), self.lanes // 2
         while width:
             low, high = self._halves(width)
             for i in range(self.lanes):
                 if i % (2 * width) < width:
-                    x, y = found[i], found[i + width]
-                    found[i], found[i + width] = self.shuffle(x, y, low), self.shuffle(x, y, high)
+                    x, y = vectors[i], vectors[i + width]
+                    vectors[i], vectors[i + width] = self.shuffle(x, y, low), self.shuffle(x, y, high)
             width //= 2
-        return found
+        return vectors
 
     def _halves(self, width: int) -> tuple[list[int], list[int]]:
         """Lanes that interleave the lower and the upper halves of groups in two vectors."""

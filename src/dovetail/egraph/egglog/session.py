@@ -32,7 +32,7 @@ class Engine:
             from egglog import bindings  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
         except ImportError:
             raise OptionError(
-                "the engine egglog is not installed", hint="python -m pip install 'dovetail[egglog]'"
+                "the engine egglog is not installed", hint="python -m pip install 'dovetail-ml[egglog]'"
             ) from None
         self._running: Any = bindings.EGraph()  # pyright: ignore[reportUnknownMemberType]
 

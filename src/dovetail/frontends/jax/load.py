@@ -36,7 +36,7 @@ def import_text(text: str) -> Graph:
         mlir, ir = import_module("jax.interpreters.mlir"), import_module("jax.extend.mlir.ir")
     except ImportError as error:
         raise UnsupportedError(
-            f"StableHLO text needs JAX, and {error}", hint="python -m pip install 'dovetail[xla]'"
+            f"StableHLO text needs JAX, and {error}", hint="python -m pip install 'dovetail-ml[xla]'"
         ) from error
     with mlir.make_ir_context() as context, ir.Location.unknown():
         try:

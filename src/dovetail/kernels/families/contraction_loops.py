@@ -53,18 +53,18 @@ def offer_contraction_loops(of: StepProblem[object]) -> Offer | Refused:
     if value.op not in SERVED or isinstance(value.type, TupleType):
         return Refused("op_is_one_contraction", value.op.name)
     body = of.body
-    found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
-    if len(found) != 1:
-        return Refused("body_is_one_contraction", str(len(found)), "1")
-    if found[0].shape != body.results[0].shape:
-        return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(found[0].type))
-    if any(v not in body.views and not _is_widened(v, body) for v in found[0].operands):
+    contractions = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
+    if len(contractions) != 1:
+        return Refused("body_is_one_contraction", str(len(contractions)), "1")
+    if contractions[0].shape != body.results[0].shape:
+        return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(contractions[0].type))
+    if any(v not in body.views and not _is_widened(v, body) for v in contractions[0].operands):
         return Refused("factors_are_operands", "a factor that is computed")
-    odd = not_compiled(body, lambda v: v is found[0])
+    odd = not_compiled(body, lambda v: v is contractions[0])
     if odd is not None:
         return Refused("steps_are_compiled", odd)
-    made = _Plain(of.step, of.locations, body, found[0])
-    return Offer(made.convolution if found[0].op is ops.conv else made.matrices)
+    loops = _Plain(of.step, of.locations, body, contractions[0])
+    return Offer(loops.convolution if contractions[0].op is ops.conv else loops.matrices)
 
 
 def _is_widened(factor: Value, body: Body) -> bool:
@@ -79,57 +79,57 @@ def _is_widened(factor: Value, body: Body) -> bool:
 class _Plain:
     """Writes the loops of one sum of products."""
 
-    def __init__(self, step: Step, locations: TensorLocations, body: Body, found: Value) -> None:
+    def __init__(self, step: Step, locations: TensorLocations, body: Body, contraction: Value) -> None:
         self.value = step.value
         self.locations = locations
         self.body = body
-        self.found = found
+        self.contraction = contraction
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in reads(body)))
         self.names = {v: f"x{i}" for i, v in enumerate(operands)}
         self.names |= dict.fromkeys(overwritten_operands(step, locations), "y")
-        dtype = found.dtype
+        dtype = contraction.dtype
         self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
 
     def tensor(self, view: Value, shape: Sequence[Size] | None = None) -> Tensor:
-        """An operand where it is stored, stretched to a shape if one is given."""
+        """Return an operand in memory, broadcast to a shape if there is one."""
         at = self.body.views[view]
         strides = at.strides if shape is None else stretched(at.strides, view.shape, shape)
         return Tensor(self.names[self.body.arguments[at.root]], view.dtype, strides, at.offset)
 
     def read(self, factor: Value, at: Sequence[Expr], shape: Sequence[Size] | None = None) -> Expr:
-        """An element of a factor in the type of the sums, stretched to a shape if one is given."""
+        """Return an element of an operand in the type of the accumulators, broadcast to a shape if there is one."""
         leaves: dict[Value, Expr] = {}
         for view in (v for v in walk([factor], until=self.body.views) if v in self.body.views):
             to = shape if view is factor else shape or factor.shape
             leaves[view] = Load(self.tensor(view, to), tuple(at))
-        (found,) = elementwise([factor], leaves)
-        return cast_to(found, self.total)
+        (element,) = elementwise([factor], leaves)
+        return cast_to(element, self.total)
 
     def written(self, sums: Tensor, place: tuple[Expr, ...], at: tuple[Expr, ...]) -> Store:
         """The result at an index, from the sum at a place of the worker's memory."""
         shape = self.value.shape
         leaves: dict[Value, Expr] = {v: Load(self.tensor(v, shape), at) for v in self.epilogue()}
-        leaves[self.found] = cast_to(Load(sums, place), self.found.dtype)
+        leaves[self.contraction] = cast_to(Load(sums, place), self.contraction.dtype)
         (result,) = elementwise(self.body.results, leaves)
         return Store(Tensor("y", self.value.dtype, self.locations(self.value).strides), at, result)
 
     def epilogue(self) -> list[Value]:
         """What the steps on the sums read in addition to them."""
-        known = {self.found, *self.body.views}
+        known = {self.contraction, *self.body.views}
         return [v for v in walk(self.body.results, until=known) if v in self.body.views]
 
     def job(self, statements: Sequence[Statement], scratch: Size, tiles: Size, work: Size) -> Job:
         bindings = {name: v for v, name in self.names.items()} | {"y": self.value}
         body = tuple(statements)
         kernel = Kernel(
-            self.found.op.name, tuple(bindings), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body)
+            self.contraction.op.name, tuple(bindings), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body)
         )
         return Job(kernel, bindings, Tiles(tiles, work))
 
     def convolution(self) -> Job:
         """A tile is a row of one filter's results along the last axis."""
-        x, w = self.found.operands
-        attrs, shape = self.found.attrs, self.value.shape
+        x, w = self.contraction.operands
+        attrs, shape = self.contraction.attrs, self.value.shape
         axes = [
             Along(x.shape[2 + i], shape[2 + i], attrs["strides"][i], attrs["dilations"][i], attrs["padding"][i])
             for i in range(len(shape) - 2)
@@ -162,7 +162,7 @@ class _Plain:
 
     def _seen(self, axes: Sequence[Along], at: tuple[Name, ...], sums: Tensor, channels: int) -> tuple[Statement, ...]:
         """What the window sees of some channels from `c` on, added to the sums of a row."""
-        x, w = self.found.operands
+        x, w = self.contraction.operands
         taps = tuple(Name(f"k{i}") for i in range(len(axes)))
         at_pixel = tuple(Name(f"p{i}") for i in range(len(axes) - 1))
         last, j = axes[-1], Name("j")
@@ -176,17 +176,17 @@ class _Plain:
             total = Call("add", (total, summand), self.total)
         count = at_least_zero(sub(last.end(taps[-1]), Name("first")))
         along = Loop("i", count, (Set("j", add(Name("first"), Name("i"))), Store(sums, (j,), total)))
-        found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), *factors, along)
-        found = (Loop(taps[-1].name, Extent(w.shape[-1]), found),)
+        nested: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), *factors, along)
+        nested = (Loop(taps[-1].name, Extent(w.shape[-1]), nested),)
         for i in reversed(range(len(at_pixel))):
             place = Set(at_pixel[i].name, axes[i].place(at[2 + i], taps[i]))
-            shown = When(within(at_pixel[i], axes[i].size), found)
-            found = (Loop(taps[i].name, Extent(w.shape[2 + i]), (place, shown)),)
-        return found
+            shown = When(within(at_pixel[i], axes[i].size), nested)
+            nested = (Loop(taps[i].name, Extent(w.shape[2 + i]), (place, shown)),)
+        return nested
 
     def matrices(self) -> Job:
         """A tile is a block of rows and columns; a row of the right matrix serves all rows of the block."""
-        left, right = self.found.operands
+        left, right = self.contraction.operands
         shape, depth = self.value.shape, left.shape[-1]
         rows, columns = shape[-2:]
         down, across = (

@@ -1,4 +1,4 @@
-"""Fill: tensors made from sizes alone, and random bits from a key and a number."""
+"""Fill: tensors computed from sizes alone, and random bits from a key and a number."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ def _threefry(low: Expr, high: Expr) -> list[Statement]:
     """Both halves of the counter, as `low` and `high`, step by step as the meaning does it."""
     x, y = Name("low", u32), Name("high", u32)
     keys = [Name(f"key{i}", u32) for i in range(3)]
-    found: list[Statement] = [Set("low", _all("add", [low, keys[0]])), Set("high", _all("add", [high, keys[1]]))]
+    statements: list[Statement] = [Set("low", _all("add", [low, keys[0]])), Set("high", _all("add", [high, keys[1]]))]
     for group in range(5):
         for turn in ROTATIONS[group % 2]:
             left = Call("shift_left", (y, Number(turn, u32)), u32)
             right = Call("shift_right", (y, Number(32 - turn, u32)), u32)
-            found.append(Set("low", _all("add", [x, y])))
-            found.append(Set("high", _all("bit_xor", [Call("bit_or", (left, right), u32), x])))
-        found.append(Set("low", _all("add", [x, keys[(group + 1) % 3]])))
-        found.append(Set("high", _all("add", [y, keys[(group + 2) % 3], Number(group + 1, u32)])))
-    return found
+            statements.append(Set("low", _all("add", [x, y])))
+            statements.append(Set("high", _all("bit_xor", [Call("bit_or", (left, right), u32), x])))
+        statements.append(Set("low", _all("add", [x, keys[(group + 1) % 3]])))
+        statements.append(Set("high", _all("add", [y, keys[(group + 2) % 3], Number(group + 1, u32)])))
+    return statements
 
 
 def _all(op: str, operands: Sequence[Expr]) -> Expr:
-    found = operands[0]
+    joined = operands[0]
     for operand in operands[1:]:
-        found = Call(op, (found, operand), u32)
-    return found
+        joined = Call(op, (joined, operand), u32)
+    return joined

@@ -56,19 +56,19 @@ def _gathered(value: Value, x: Value, indices: Value, locations: TensorLocations
     if value.op is ops.gather:
         at = int(value.attrs["axis"]) + x.rank
         rows = (0,) * at, by, (0,) * (x.rank - at - 1)
-        found = (*read[:at], *(0,) * indices.rank, *read[at + 1 :])
-        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], locations)
+        positions = (*read[:at], *(0,) * indices.rank, *read[at + 1 :])
+        return _job(value, _sum(rows), positions, [Picked(read[at], x.shape[at])], locations)
     if value.op is ops.gather_elements:
         at = int(value.attrs["axis"]) + x.rank
-        found = (*read[:at], 0, *read[at + 1 :])
-        return _job(value, by, found, [Picked(read[at], x.shape[at])], locations)
+        positions = (*read[:at], 0, *read[at + 1 :])
+        return _job(value, by, positions, [Picked(read[at], x.shape[at])], locations)
     batch: int = value.attrs["batch"]
     depth = indices.shape[-1]
     assert isinstance(depth, int), "the type rule asks for it"
     rest = batch + depth
-    found = (*read[:batch], *(0,) * (indices.rank - 1 - batch), *read[rest:])
+    positions = (*read[:batch], *(0,) * (indices.rank - 1 - batch), *read[rest:])
     picked = [Picked(read[batch + d], x.shape[batch + d], d * by[-1]) for d in range(depth)]
-    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, locations)
+    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), positions, picked, locations)
 
 
 def _sum(parts: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
@@ -144,19 +144,19 @@ def whole(index: Expr) -> Expr:
 
 
 def guarded(body: Sequence[Statement], sizes: Sequence[Size]) -> tuple[Statement, ...]:
-    """A body that takes elements of axes of these sizes, with `bad` told to the status in the end.
+    """Guard a body that takes elements of axes of these sizes; report `bad` to the status in the end.
 
-    An empty axis has not even an element 0; then there is nothing to do but to tell.
+    An empty axis has not even an element 0; then all that is left is to report it.
     """
     tell = Store(STATUS, (), Number(1, i64))
-    told: tuple[Statement, ...] = (Set("bad", Number(False, bool_)), *body, When(BAD, (tell,)))
+    checked: tuple[Statement, ...] = (Set("bad", Number(False, bool_)), *body, When(BAD, (tell,)))
     unsure = [s for s in sizes if not isinstance(s, int) or s == 0]
     if not unsure:
-        return told
+        return checked
     some: Expr = Number(True, bool_)
     for size in unsure:
         some = Call("bit_and", (some, Call("less", (ZERO, Extent(size)), bool_)), bool_)
-    return When(Call("bit_not", (some,), bool_), (tell,)), When(some, told)
+    return When(Call("bit_not", (some,), bool_), (tell,)), When(some, checked)
 
 
 __all__ = ["checked", "guarded", "offer_gather"]

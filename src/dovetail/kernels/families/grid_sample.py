@@ -50,8 +50,8 @@ def offer_grid_sample(of: StepProblem[object]) -> Offer | Refused:
     taps = _TAPS[value.attrs["mode"]] ** (value.rank - 2)
     if taps > FAMILIES.grid_taps:
         return Refused("taps_are_few", str(taps), f"at most {FAMILIES.grid_taps}")
-    made = _by_thread if of.locations.target.tiles.is_shared else _job
-    return Offer(lambda: made(value, of.locations))
+    make = _by_thread if of.locations.target.tiles.is_shared else _job
+    return Offer(lambda: make(value, of.locations))
 
 
 def _by_thread(value: Value, locations: TensorLocations) -> Job:
@@ -67,11 +67,11 @@ def _by_thread(value: Value, locations: TensorLocations) -> Job:
     places = [
         Load(Tensor("grid", grid.dtype, by[:-1], by[-1] * (x.rank - 3 - a)), (image, *pixel)) for a in range(x.rank - 2)
     ]
-    taps, found = _taps(value, places, read)
+    taps, before = _taps(value, places, read)
     for t, (offset, weight) in enumerate(taps):
-        found += [Set(f"tap{t}", offset), Set(f"weight{t}", _cast(weight, total))]
+        before += [Set(f"tap{t}", offset), Set(f"weight{t}", _cast(weight, total))]
     first = mul(channels, Extent(group))
-    found += [Set("first", first)]
+    before += [Set("first", first)]
     count = minimum(Extent(group), Call("sub", (Extent(x.shape[1]), Name("first")), i64))
     source = Tensor("x", x.dtype, (read[0], read[1], 1))
     channel = add(Name("first"), Name("c"))
@@ -79,7 +79,7 @@ def _by_thread(value: Value, locations: TensorLocations) -> Job:
     store = Store(
         Tensor("y", value.dtype, written), (image, channel, *pixel), _cast(_weighted(sampled, total), value.dtype)
     )
-    body = (*boxes.head(Name("tile")), *boxes.nest([*found, Loop("c", count, (store,))]))
+    body = (*boxes.head(Name("tile")), *boxes.nest([*before, Loop("c", count, (store,))]))
     kernel = Kernel("grid_sample", ("x", "grid", "y"), ("y",), "tile", body, sizes=sizes_in(body))
     work = boxes.work * len(taps) * (group + 4)
     return Job(kernel, {"x": x, "grid": grid, "y": value}, Tiles(boxes.tiles, work))
@@ -117,15 +117,15 @@ def _job(value: Value, locations: TensorLocations) -> Job:
         Load(Tensor("grid", grid.dtype, (by[0], *by_pixel), by[-1] * (x.rank - 3 - a)), pixel)
         for a in range(x.rank - 2)
     ]
-    taps, found = _taps(value, places, read)
+    taps, statements = _taps(value, places, read)
     offsets = [Tensor("scratch", i64, (i64.itemsize,), t * chunk * i64.itemsize) for t in range(len(taps))]
     after = len(taps) * chunk * i64.itemsize
     weights = [
         Tensor("scratch", total, (total.itemsize,), after + t * chunk * total.itemsize) for t in range(len(taps))
     ]
     for (offset, weight), to_offset, to_weight in zip(taps, offsets, weights, strict=True):
-        found.append(Store(to_offset, (Name("i"),), offset))
-        found.append(Store(to_weight, (Name("i"),), _cast(weight, total)))
+        statements.append(Store(to_offset, (Name("i"),), offset))
+        statements.append(Store(to_weight, (Name("i"),), _cast(weight, total)))
 
     source = Tensor("x", x.dtype, (read[0], read[1], 1))
     sampled = [
@@ -139,7 +139,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     body: tuple[Statement, ...] = (
         *head,
         Set("count", count),
-        Loop("i", Name("count"), tuple(found)),
+        Loop("i", Name("count"), tuple(statements)),
         Loop("c", Extent(x.shape[1]), (Loop("i", Name("count"), (store,)),)),
     )
     scratch = after + len(taps) * chunk * total.itemsize
@@ -151,16 +151,16 @@ def _job(value: Value, locations: TensorLocations) -> Job:
 
 def _taps(value: Value, places: list[Load], strides: tuple[Size, ...]) -> tuple[list[Tap], list[Statement]]:
     """Each tap as its offset in bytes and its weight in f64, and the statements that find both."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     axes: list[list[Tap]] = []
     for a, place in enumerate(places):
         axis = _Axis(value.operands[0].shape[2 + a], value.attrs["align_corners"])
         picks: list[Tap] = []
-        found.append(Set(f"at{a}", axis.place(_cast(place, f64))))
+        statements.append(Set(f"at{a}", axis.place(_cast(place, f64))))
         picked = axis.picks(Name(f"at{a}", f64), value.attrs["mode"], value.attrs["padding"])
         for k, (index, weight) in enumerate(picked):
-            found.append(Set(f"o{a}_{k}", mul(index, Extent(strides[2 + a]))))
-            found.append(Set(f"w{a}_{k}", weight))
+            statements.append(Set(f"o{a}_{k}", mul(index, Extent(strides[2 + a]))))
+            statements.append(Set(f"w{a}_{k}", weight))
             picks.append((Name(f"o{a}_{k}"), Name(f"w{a}_{k}", f64)))
         axes.append(picks)
     taps: list[Tap] = []
@@ -169,7 +169,7 @@ def _taps(value: Value, places: list[Load], strides: tuple[Size, ...]) -> tuple[
         for more, factor in pick[1:]:
             offset, weight = add(offset, more), _f64("mul", weight, factor)
         taps.append((offset, weight))
-    return taps, found
+    return taps, statements
 
 
 class _Axis:

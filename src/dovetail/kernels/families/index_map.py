@@ -1,6 +1,6 @@
 """Index map: elementwise steps that read through any views; every element computes the index that it reads at.
 
-It serves what strides and boxes cannot tell, such as a slice across merged axes. Divisions are its price.
+It serves views that strides and boxes cannot express, such as a slice across merged axes. Divisions are its price.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def offer_index_map(of: StepProblem[object]) -> Offer | Refused:
 
 
 class _IndexMap:
-    """One kernel while it is made."""
+    """Write the kernel of one map of indices."""
 
     def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
         self.step, self.locations, self.body = step, locations, body
         self.names, self.bindings = pointers_of(step, locations, body.arguments.values())
-        self.found: list[Statement] = []
+        self.sets: list[Statement] = []
         self.kept: dict[Expr, Expr] = {}
 
     def job(self) -> Job:
@@ -65,12 +65,12 @@ class _IndexMap:
         return Job(kernel, self.bindings, Tiles(tiles, work))
 
     def _turn(self, result: int) -> Turn:
-        made = self.step.results[result]
-        boxes = cut(made.shape, made.dtype.itemsize * 2, self.locations.target.tiles)
-        self.found, self.kept = [], {}
+        value = self.step.results[result]
+        boxes = cut(value.shape, value.dtype.itemsize * 2, self.locations.target.tiles)
+        self.sets, self.kept = [], {}
         element = self._element(self.body.results[result], boxes.at)
-        store = Store(Tensor(f"y{result}", made.dtype, self.locations(made).strides), boxes.at, element)
-        return Turn(boxes, (*self.found, store), boxes.work * _COST)
+        store = Store(Tensor(f"y{result}", value.dtype, self.locations(value).strides), boxes.at, element)
+        return Turn(boxes, (*self.sets, store), boxes.work * _COST)
 
     def _element(self, result: Value, at: Indices) -> Expr:
         """The element of a value at an index; what is read twice at one index is one expression."""
@@ -90,8 +90,8 @@ class _IndexMap:
             if missing:
                 pending += missing
                 continue
-            given = tuple(exprs[k] for k in needed)
-            exprs[key] = Call(value.op.name, given, value.dtype) if value.op.elementwise else given[0]
+            operands = tuple(exprs[k] for k in needed)
+            exprs[key] = Call(value.op.name, operands, value.dtype) if value.op.elementwise else operands[0]
         return exprs[result, at]
 
     def _read(self, value: Value, at: Indices) -> Expr | None:
@@ -117,7 +117,7 @@ class _IndexMap:
             return index
         if index not in self.kept:
             name = f"k{len(self.kept)}"
-            self.found.append(Set(name, index))
+            self.sets.append(Set(name, index))
             self.kept[index] = Name(name)
         return self.kept[index]
 
@@ -140,11 +140,11 @@ def _merge(value: Value, at: Indices, attrs: Mapping[str, Any]) -> Indices:
     shape = value.operands[0].shape
     last = int(attrs["axis"]) + len(shape)
     first = last - int(attrs["count"]) + 1
-    rest, found = at[first], list[Expr]()
+    rest, inside = at[first], list[Expr]()
     for a in range(last, first, -1):
         rest, inner = _divided(rest, shape[a])
-        found.insert(0, inner)
-    return (*at[:first], rest, *found, *at[first + 1 :])
+        inside.insert(0, inner)
+    return (*at[:first], rest, *inside, *at[first + 1 :])
 
 
 def _divided(index: Expr, size: Size) -> tuple[Expr, Expr]:
@@ -165,8 +165,8 @@ def _squeeze(value: Value, at: Indices, attrs: Mapping[str, Any]) -> Indices:
 def _permute(value: Value, at: Indices, attrs: Mapping[str, Any]) -> Indices:
     order: tuple[int, ...] = attrs["order"]
     kept = value.rank - len(order)
-    found = dict(zip(order, at[kept:], strict=True))
-    return (*at[:kept], *(found[a] for a in range(-len(order), 0)))
+    by_axis = dict(zip(order, at[kept:], strict=True))
+    return (*at[:kept], *(by_axis[a] for a in range(-len(order), 0)))
 
 
 def _slice(value: Value, at: Indices, attrs: Mapping[str, Any]) -> Indices:

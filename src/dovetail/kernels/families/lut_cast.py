@@ -1,7 +1,7 @@
 """Table: casts to and from the narrow types, by a table of all that an element can be.
 
-An f32 is found by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits has
-enough digits to tell the difference.
+An f32 is looked up by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits
+has enough digits for the difference.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def cast_job(
     boxes = cut(shape, max(x.dtype.itemsize, value.dtype.itemsize), locations.target.tiles)
     pointer = "y" if step.over is not None and locations(x).root is step.over else "x"
     bindings: dict[str, Value] = {**({} if pointer == "y" else {"x": x}), **tables, "y": value}
-    found = convert(Load(Tensor(pointer, read_as, read), boxes.at))
-    store = Store(Tensor("y", found.dtype, written), boxes.at, found)
+    element = convert(Load(Tensor(pointer, read_as, read), boxes.at))
+    store = Store(Tensor("y", element.dtype, written), boxes.at, element)
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
     kernel = Kernel(name, tuple(bindings), ("y",), "tile", body, sizes=sizes_in(body))
     return Job(kernel, bindings, Tiles(boxes.tiles, boxes.work * 2))
@@ -89,10 +89,10 @@ def _table(source: DType, target: DType, saturate: bool, rounding: Rounding) -> 
     """What each pattern of bits becomes."""
     if source.itemsize == 1:
         patterns = np.arange(256, dtype=np.uint8)
-        given = patterns != 0 if source is bool_ else patterns.view(source.numpy)
+        values = patterns != 0 if source is bool_ else patterns.view(source.numpy)
     else:
-        given = np.arange(1 << 16, dtype=np.uint16).view((bf16 if source is f32 else source).numpy)
+        values = np.arange(1 << 16, dtype=np.uint16).view((bf16 if source is f32 else source).numpy)
     with np.errstate(all="ignore"):
         # A key of f32 is a number of bf16; as f64 it is one that every path takes.
-        wide = given.astype(np.float64) if source is f32 else given
+        wide = values.astype(np.float64) if source is f32 else values
         return leaf.constant(converted(wide, target, saturate=saturate, rounding=rounding))

@@ -81,13 +81,13 @@ def map_refusal(of: StepProblem[object]) -> Refused | None:
 
 def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:
     """Elementwise steps as expressions over their leaves; what they share is one expression."""
-    found: dict[Value, Expr] = dict(leaves)
+    exprs: dict[Value, Expr] = dict(leaves)
     for value in walk(results, until=leaves):
         if is_number(value):
-            found[value] = number(value)
-        elif value not in found:
-            found[value] = Call(value.op.name, tuple(found[v] for v in value.operands), value.dtype)
-    return [found[r] for r in results]
+            exprs[value] = number(value)
+        elif value not in exprs:
+            exprs[value] = Call(value.op.name, tuple(exprs[v] for v in value.operands), value.dtype)
+    return [exprs[r] for r in results]
 
 
 def _job(step: Step, locations: TensorLocations, body: Body) -> Job:

@@ -1,4 +1,4 @@
-"""Move: tensors copied to where they are wanted: views that strides cannot tell, joined tensors, padding."""
+"""Move: tensors that are copied: views that strides cannot express, joined tensors, padding."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _PIECES: Mapping[Op, Callable[[Value, TensorLocations], list[MovedBox]]] = {
 
 
 def folded(pieces: Sequence[MovedBox], locations: TensorLocations) -> list[MovedBox]:
-    """The same elements in fewer pieces: boxes at regular distances, such as the taps of im2col, get axes of their own.
+    """Merge pieces: boxes at regular distances, such as the taps of im2col, get axes of their own.
 
     LLVM compiles one loop nest for each piece: nine taps took it 0.1 s.
     """

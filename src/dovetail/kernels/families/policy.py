@@ -17,7 +17,7 @@ class FamilyPolicy:
     move_pieces: int = 64
     """Pieces of a copy, at most: each has loops of its own, and all of them are compiled."""
     weave_pieces: int = 16
-    """The same where views are fused."""
+    """Pieces where views are fused, at most."""
     kept_cost: int = 6
     """From how many steps on a value is kept for a later loop over the row rather than computed again."""
     scatter_lanes: int = 64
@@ -31,7 +31,7 @@ class FamilyPolicy:
     grid_taps: int = 64
     """Taps of a pixel, at most: each is unrolled."""
     resize_taps: int = 64
-    """Elements that a resized one is made of, at most: each is unrolled."""
+    """Elements that a resized one reads, at most: each is unrolled."""
     grid_channels: int = 8
     """Channels that one thread of a GPU samples at a pixel: it finds the taps once for all of them."""
 

@@ -60,15 +60,15 @@ def _job(value: Value, locations: TensorLocations) -> Job:
         at_least_zero(Call("sub", (last.end(taps[-1]), Name("first")), i64)),
         (Set("j", add(Name("first"), i)), Store(kept, (j,), fold.take(Load(kept, (j,)), element))),
     )
-    found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), along)
-    found = (Loop(taps[-1].name, Extent(attrs["window"][-1]), found),)
+    nested: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), along)
+    nested = (Loop(taps[-1].name, Extent(attrs["window"][-1]), nested),)
     for axis in reversed(range(count - 1)):
         place = Set(seen[axis].name, axes[axis].place(at[2 + axis], taps[axis]))
-        found = (
+        nested = (
             Loop(
                 taps[axis].name,
                 Extent(attrs["window"][axis]),
-                (place, When(within(seen[axis], axes[axis].size), found)),
+                (place, When(within(seen[axis], axes[axis].size), nested)),
             ),
         )
     result: Expr = Load(kept, (i,))
@@ -78,7 +78,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     body: tuple[Statement, ...] = (
         *(Set(name.name, index) for name, index in zip(at, indices(shape[:-1], Name("tile")), strict=True)),
         Loop("i", Extent(last.out), (Store(kept, (i,), fold.first(total)),)),
-        *found,
+        *nested,
         Loop(
             "i",
             Extent(last.out),
@@ -92,15 +92,15 @@ def _job(value: Value, locations: TensorLocations) -> Job:
 
 def counted(value: Value, axes: list[Along], at: tuple[Expr, ...]) -> Expr:
     """How many elements of the window count at a place: those of the array, or those of its padding too."""
-    attrs, found = value.attrs, ONE
+    attrs, count = value.attrs, ONE
     for number, (axis, out) in enumerate(zip(axes, at, strict=True)):
         around: Size = attrs["padding"][len(axes) + number] if attrs["count_padding"] else 0
         low = -axis.before if attrs["count_padding"] else 0
         base = axis.place(out, Extent(0))
         first = at_least_zero(_taps_before(Extent(low), base, axis.dilation))
         end = minimum(Extent(attrs["window"][number]), _taps_before(Extent(axis.size + around), base, axis.dilation))
-        found = mul(found, at_least_zero(Call("sub", (end, first), i64)))
-    return found
+        count = mul(count, at_least_zero(Call("sub", (end, first), i64)))
+    return count
 
 
 def _taps_before(limit: Expr, base: Expr, dilation: int) -> Expr:

@@ -36,8 +36,8 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     loads: list[Expr] = [
         Load(Tensor(name, v.dtype, s), boxes.at) for name, v, s in zip("xsz", value.operands, sources, strict=True)
     ]
-    found = _quantised(value, *loads) if value.op is ops.quantise else _dequantised(value, *loads)
-    store = Store(Tensor("y", value.dtype, target), boxes.at, found)
+    element = _quantised(value, *loads) if value.op is ops.quantise else _dequantised(value, *loads)
+    store = Store(Tensor("y", value.dtype, target), boxes.at, element)
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
     kernel = Kernel("quantise", ("x", "s", "z", "y"), ("y",), "tile", body, sizes=sizes_in(body))
     bindings = dict(zip("xsz", value.operands, strict=True))

@@ -40,8 +40,8 @@ def _job(value: Value, x: Value, locations: TensorLocations) -> Job:
     tiles, alignment = locations.target.tiles, locations.alignment({"x": x, "y": value})
     nest = Nest(x.shape, rows, [source, target], loops={axis}, tiles=tiles, alignment=alignment)
     group = (axis,) if axis in strides else ()
-    made = _extreme if value.op in _EXTREMES else _running
-    body = nest.tile(made(value, nest, group, source, target))
+    make = _extreme if value.op in _EXTREMES else _running
+    body = nest.tile(make(value, nest, group, source, target))
     kernel = Kernel(value.op.name, ("x", "y"), ("y",), "tile", body, scratch=nest.scratch, sizes=sizes_in(body))
     return Job(kernel, {"x": x, "y": value}, Tiles(nest.tiles, x.shape[axis] * nest.lanes * 2))
 

@@ -1,4 +1,4 @@
-"""Resizing in the loop language: each result finds the elements that it is made of, and their weights, by itself.
+"""Resizing in the loop language: each result computes which elements it reads, and their weights, by itself.
 
 CPUs have nearest and plain linear; threads of a GPU also have cubic, antialias and every float.
 """
@@ -68,7 +68,7 @@ def _narrowed(value: Value, number: int) -> float | None:
 
 
 def _taps(value: Value, number: int) -> int | None:
-    """Elements along an axis that a result is made of; None where a run decides it."""
+    """Return how many elements along an axis a result reads; None where a run decides it."""
     narrow = _narrowed(value, number)
     return None if narrow is None else 2 * ceil((1 if value.attrs["mode"] == "linear" else 2) / narrow)
 
@@ -85,11 +85,11 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     axes: tuple[int, ...] = value.attrs["axes"]
     for number, axis in enumerate(axes):
         place = axis + value.rank
-        # What depends on the row alone is found once for the row.
+        # Weights and indices that depend on the row alone are computed once for the row.
         body = inside if axis == -1 or flat is not None else outside
         picks[place] = _picked(value, number, at[place], f"p{number}", body, total)
     source = Tensor("x", x.dtype, locations(x).strides)
-    found: Expr | None = None
+    sum: Expr | None = None
     for pick in every(*picks):
         element: Expr = Load(source, tuple(index for index, _ in pick))
         for weight in [w for _, w in pick if w is not None]:
@@ -97,9 +97,9 @@ def _job(value: Value, locations: TensorLocations) -> Job:
             empty = Call("equal", (weight, Number(0, total)), bool_)
             product_of = Call("mul", (cast_to(element, total), weight), total)
             element = Call("where", (empty, Number(0, total), product_of), total)
-        found = element if found is None else Call("add", (found, element), total)
-    assert found is not None, "an axis has at least one pick"
-    store = Store(Tensor("y", value.dtype, locations(value).strides), at, cast_to(found, value.dtype))
+        sum = element if sum is None else Call("add", (sum, element), total)
+    assert sum is not None, "an axis has at least one pick"
+    store = Store(Tensor("y", value.dtype, locations(value).strides), at, cast_to(sum, value.dtype))
     if flat is None:
         body = (*outside, Loop("i", Extent(value.shape[-1]), (*inside, store)))
         launch = Tiles(product(value.shape[:-1]), value.shape[-1] * 4)
@@ -113,7 +113,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
 def _picked(
     value: Value, number: int, at: Expr, name: str, body: list[Statement], total: DType
 ) -> list[tuple[Expr, Expr | None]]:
-    """Which elements along an axis a result is made of, with their weights; statements that find them go to a body."""
+    """Return the elements along an axis that a result reads, with their weights; append what computes them."""
     attrs = value.attrs
     axis: int = attrs["axes"][number]
     length, size = value.operands[0].shape[axis], value.shape[axis]
@@ -158,15 +158,15 @@ def _filtered(
             weight = Call("where", (Call("bit_or", tuple(beyond), bool_), Number(0.0, f64), weight), f64)
         body += [Set(f"{name}i{k}", _inside(element, length)), Set(f"{name}w{k}", weight)]
         sum_ = _f64("add", sum_, Name(f"{name}w{k}", f64))
-    found: list[tuple[Expr, Expr | None]] = []
+    picks: list[tuple[Expr, Expr | None]] = []
     is_normal: bool = attrs["antialias"] or attrs["exclude_outside"]
     body += [Set(f"{name}sum", sum_)] if is_normal else []
     for k in range(count):
         own: Expr = Name(f"{name}w{k}", f64)
         share = _f64("div", own, Name(f"{name}sum", f64)) if is_normal else own
         body.append(Set(f"{name}s{k}", cast_to(share, total)))
-        found.append((Name(f"{name}i{k}"), Name(f"{name}s{k}", total)))
-    return found
+        picks.append((Name(f"{name}i{k}"), Name(f"{name}s{k}", total)))
+    return picks
 
 
 def _weight(mode: str, a: float, d: Expr) -> Expr:

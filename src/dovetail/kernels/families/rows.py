@@ -69,7 +69,7 @@ class _Pass:
 
 
 class _Rows:
-    """One kernel while it is made."""
+    """Writes one kernel."""
 
     def __init__(
         self, step: Step, locations: TensorLocations, body: Body, axes: AxisFactors, row: frozenset[int]
@@ -89,9 +89,9 @@ class _Rows:
             for v in read
         }
         self.written: dict[Value, list[Placed]] = {}
-        for i, (made, result) in enumerate(zip(step.results, body.results, strict=True)):
-            self.bindings[f"y{i}"] = made
-            target = Placed(f"y{i}", made.dtype, 0, axes.strides(result, locations(made).strides))
+        for i, (value, result) in enumerate(zip(step.results, body.results, strict=True)):
+            self.bindings[f"y{i}"] = value
+            target = Placed(f"y{i}", value.dtype, 0, axes.strides(result, locations(value).strides))
             self.written.setdefault(result, []).append(target)
         tensors = [*self.leaves.values(), *(t for targets in self.written.values() for t in targets)]
         order = [f for f in axes.flat(body.results[0]) if f in row]
@@ -140,18 +140,18 @@ class _Rows:
     def _passes(self) -> list[_Pass]:
         """The loops in order: reductions by how many others they wait for, then the results."""
         level: dict[Value, int] = {}
-        found: dict[tuple[int, Factors], _Pass] = {}
+        passes: dict[tuple[int, Factors], _Pass] = {}
         for value in self.body.order:
             level[value] = max((level.get(v, 0) for v in value.operands), default=0)
             if is_reduction(value):
                 group = self._group(value.operands[0])
-                found.setdefault((level[value], group), _Pass(group)).folds[value] = reduction(value)
+                passes.setdefault((level[value], group), _Pass(group)).folds[value] = reduction(value)
                 level[value] += 1
         last = 1 + max(level.values())
         for result in self.written:
             group = self._group(result)
-            found.setdefault((last, group), _Pass(group)).results.append(result)
-        ordered = [found[key] for key in sorted(found)]
+            passes.setdefault((last, group), _Pass(group)).results.append(result)
+        ordered = [passes[key] for key in sorted(passes)]
         for one in ordered:
             one.inside = dict.fromkeys(self._stepwise(one.roots))
         return ordered
@@ -220,24 +220,24 @@ class _Rows:
         """The statements of a loop, and of what is done before and after it."""
         nest, group = self.nest, one.group
         statements = [*self._keep_before(one)]
-        found: dict[Value, Expr] = {}
+        exprs: dict[Value, Expr] = {}
         # What is put aside comes first, so that a step that needs it here takes it as it is computed.
         for value in (*(v for v in self.body.order if v in one.aside), *one.roots):
-            self._expr(value, group, found)
+            self._expr(value, group, exprs)
         stores: list[Statement] = []
         for value in one.aside:
             place = self.put[value]
             stores.append(
-                nest.store(place, group, found[value])
+                nest.store(place, group, exprs[value])
                 if isinstance(place, Placed)
-                else Store(place.tensor, place.at, found[value])
+                else Store(place.tensor, place.at, exprs[value])
             )
         for value in one.results:
-            stores += [nest.store(t, group, found[value]) for t in self.written[value] if self.put.get(value) is not t]
+            stores += [nest.store(t, group, exprs[value]) for t in self.written[value] if self.put.get(value) is not t]
         names = {v: f"f{len(self.kept) + i}" for i, v in enumerate(one.folds)}
         count = product(tuple(self.axes.sizes[f] for f in group))
         statements += nest.each([nest.keep(names[v], fold.first(fold.total, count)) for v, fold in one.folds.items()])
-        statements += self._loop(one, names, found, stores)
+        statements += self._loop(one, names, exprs, stores)
         ends: list[Statement] = []
         for value, fold in one.folds.items():
             self.kept[value] = f"{names[value]}v"
@@ -272,46 +272,46 @@ class _Rows:
         """What is one number for the row and not kept yet is computed before the loop, not in every step of it."""
         if not self.nest.shape(one.group):
             return ()
-        wanted = [u for v in one.inside for u in v.operands if not is_number(u) and self._is_of_the_row(u)]
+        read = [u for v in one.inside for u in v.operands if not is_number(u) and self._is_of_the_row(u)]
         statements: list[Statement] = []
-        found: dict[Value, Expr] = {}
-        for value in dict.fromkeys(wanted):
+        exprs: dict[Value, Expr] = {}
+        for value in dict.fromkeys(read):
             if value not in self.leaves and value not in self.kept:
                 name = f"k{len(self.kept)}"
-                statements.append(self.nest.keep(name, self._expr(value, (), found)))
+                statements.append(self.nest.keep(name, self._expr(value, (), exprs)))
                 self.kept[value] = name
         for total in dict.fromkeys(v.operands[1] for v in one.inside if _is_share(v)):
             if total not in self.inverse:
                 self.inverse[total] = f"q{len(self.inverse)}"
-                inverse = Call("reciprocal", (self._expr(total, (), found),), total.dtype)
+                inverse = Call("reciprocal", (self._expr(total, (), exprs),), total.dtype)
                 statements.append(self.nest.keep(self.inverse[total], inverse))
         return self.nest.each(statements)
 
-    def _expr(self, root: Value, group: Factors, found: dict[Value, Expr]) -> Expr:
-        """A value at the element where the loops over a group stand; what is found on the way is found once."""
+    def _expr(self, root: Value, group: Factors, exprs: dict[Value, Expr]) -> Expr:
+        """Return a value at the element where the loops over a group stand; each operand is computed once."""
         ready = {v for v in self.ready if self._group(v) == group}
-        known = ready | self.kept.keys() | self.leaves.keys() | found.keys()
+        known = ready | self.kept.keys() | self.leaves.keys() | exprs.keys()
         for value in walk([root], until=known):
-            if value in found:
+            if value in exprs:
                 continue
             if value in self.kept:
-                found[value] = self.nest.read(self.kept[value], value.dtype)
+                exprs[value] = self.nest.read(self.kept[value], value.dtype)
             elif value in ready:
                 place = self.put[value]
-                found[value] = self.nest.load(place, group) if isinstance(place, Placed) else place
+                exprs[value] = self.nest.load(place, group) if isinstance(place, Placed) else place
             elif value in self.leaves:
-                found[value] = self.nest.load(self.leaves[value], group)
+                exprs[value] = self.nest.load(self.leaves[value], group)
             elif is_number(value):
-                found[value] = number(value)
+                exprs[value] = number(value)
             elif _is_share(value) and value.operands[1] in self.inverse:
                 inverse = self.nest.read(self.inverse[value.operands[1]], value.dtype)
-                found[value] = Call("mul", (found[value.operands[0]], inverse), value.dtype)
+                exprs[value] = Call("mul", (exprs[value.operands[0]], inverse), value.dtype)
             elif value.op.elementwise:
                 name = "exp_falling" if _is_falling(value) else value.op.name
-                found[value] = Call(name, tuple(found[v] for v in value.operands), value.dtype)
+                exprs[value] = Call(name, tuple(exprs[v] for v in value.operands), value.dtype)
             else:
-                found[value] = found[value.operands[0]]  # a view arranges factors anew, and loops run over factors
-        return found[root]
+                exprs[value] = exprs[value.operands[0]]  # a view arranges factors anew, and loops run over factors
+        return exprs[root]
 
 
 def _is_falling(value: Value) -> bool:

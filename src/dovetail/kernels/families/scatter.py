@@ -46,12 +46,12 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
     if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
         return Refused("dtype_is_compiled", value.dtype.name)
     in_place = bool(overwritten_operands(of.step, of.locations))
-    made = _Elements if value.op is ops.scatter_elements else _Rows
-    return Offer(lambda: made(value, of.locations, in_place).job())
+    kind = _Elements if value.op is ops.scatter_elements else _Rows
+    return Offer(lambda: kind(value, of.locations, in_place).job())
 
 
 class _Scatter(ABC):
-    """A kernel while it is made: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
+    """Writes a kernel: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
 
     def __init__(
         self, value: Value, locations: TensorLocations, in_place: bool, picked: Sequence[int], boxes: Cut
@@ -75,8 +75,8 @@ class _Scatter(ABC):
 
     def at(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
         """An element of the result: the named axes at these indices, the others where the loops stand."""
-        found = dict(zip(self.free, self.boxes.at, strict=True)) | dict(zip(self.picked, picked, strict=True))
-        return tuple(found[a] for a in range(self.value.rank))
+        by_axis = dict(zip(self.free, self.boxes.at, strict=True)) | dict(zip(self.picked, picked, strict=True))
+        return tuple(by_axis[a] for a in range(self.value.rank))
 
     def room(self) -> tuple[Tensor, Size] | None:
         """Wide numbers of the worker's own for all that a tile writes, and their bytes; None where they are too many.
@@ -128,15 +128,15 @@ class _Scatter(ABC):
     def _within(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
         """The same element in the worker's own room, which begins where the tile does."""
         own = [Name(f"j{a}") if step != 1 else Extent(0) for a, step in enumerate(self.boxes.steps)]
-        found: dict[int, Expr] = dict(zip(self.free, own, strict=True)) | dict(zip(self.picked, picked, strict=True))
-        return tuple(found[a] for a in range(self.value.rank))
+        by_axis: dict[int, Expr] = dict(zip(self.free, own, strict=True)) | dict(zip(self.picked, picked, strict=True))
+        return tuple(by_axis[a] for a in range(self.value.rank))
 
     def over_all(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
         """A body for every element of the tile."""
-        found = self.boxes.nest(body)
+        nested = self.boxes.nest(body)
         for i in reversed(range(len(self.picked))):
-            found = (Loop(f"p{i}", Extent(self.sizes[i]), found),)
-        return found
+            nested = (Loop(f"p{i}", Extent(self.sizes[i]), nested),)
+        return nested
 
     def put(self, target: Tensor, aside: bool, picked: Sequence[Expr], update: Expr) -> Statement:
         """One update."""
@@ -217,12 +217,12 @@ class _Rows(_Scatter):
     def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
         rows = [Name(f"n{i}") for i in range(self.indices.rank - 1)]
         names = [Name(f"k{d}") for d in range(len(self.picked))]
-        found: tuple[Statement, ...] = ()
+        nested: tuple[Statement, ...] = ()
         for d, name in enumerate(names):
             index = Load(Tensor("i", self.indices.dtype, self.by), (*rows, Extent(d)))
-            found = (*found, *checked(name.name, index, self.sizes[d]))
+            nested = (*nested, *checked(name.name, index, self.sizes[d]))
         update = Load(Tensor("u", self.dtype, self.new), (*rows, *self.boxes.at))
-        found = (*found, *self.boxes.nest([self.put(target, aside, names, update)]))
+        nested = (*nested, *self.boxes.nest([self.put(target, aside, names, update)]))
         for i in reversed(range(len(rows))):
-            found = (Loop(f"n{i}", Extent(self.indices.shape[i]), found),)
-        return found
+            nested = (Loop(f"n{i}", Extent(self.indices.shape[i]), nested),)
+        return nested

@@ -83,8 +83,8 @@ def _job(step: Step, x: Value, locations: TensorLocations) -> Job:
     if in_place:
         body = (*body, *_Order(x.dtype, room, descending=False, by_place=True).sorted(kept))
     stores: list[Statement] = []
-    for name, made, source in zip("yz", step.results, (order.first.keys, order.first.indices), strict=True):
-        target = Tensor(name, made.dtype, dense_strides(made.tensor))
+    for name, result, source in zip("yz", step.results, (order.first.keys, order.first.indices), strict=True):
+        target = Tensor(name, result.dtype, dense_strides(result.tensor))
         stores.append(Store(target, place(Name("o")), Load(source, (Name("o"),))))
     whole = (*head, *body, Loop("o", Extent(kept), tuple(stores)))
     kernel = Kernel("sort", ("x", "y", "z"), ("y", "z"), "tile", whole, scratch=order.scratch, sizes=sizes_in(whole))
@@ -109,12 +109,12 @@ class _Order:
 
     def before(self, x: Expr, y: Expr) -> Expr:
         """Whether x goes before y for sure; NaN counts as larger than every number."""
-        found = Call("greater" if self.descending else "less", (x, y), bool_)
+        precedes = Call("greater" if self.descending else "less", (x, y), bool_)
         if not x.dtype.is_float:
-            return found
+            return precedes
         large, other = (x, y) if self.descending else (y, x)
         odd = Call("bit_and", (_is_nan(large), _not(_is_nan(other))), bool_)
-        return Call("bit_or", (found, odd), bool_)
+        return Call("bit_or", (precedes, odd), bool_)
 
     def sorted(self, count: Size | None = None) -> tuple[Statement, ...]:
         """The first room in order, or some of its first elements: two steps at a time, there and back."""

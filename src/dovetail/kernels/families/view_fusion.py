@@ -1,7 +1,7 @@
 """Weave: elementwise steps with movement between them, as one kernel that computes each element where it belongs.
 
-Joined tensors, padding and views that strides cannot tell cost nothing: the result is cut into boxes in each of which
-every element comes from one place.
+Joined tensors, padding and views that strides cannot express cost nothing: the result is cut into boxes, and in each of
+them every element comes from one place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import moving_body
 from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.affine import (
+    AxisIndices,
     NotAffineError,
     Piece,
-    Place,
     RefineError,
     is_followed,
     operands_at,
@@ -46,7 +46,7 @@ def offer_weave(of: StepProblem[object]) -> Offer | Refused:
 
 
 class _Weave:
-    """One kernel while it is made."""
+    """Writes one kernel."""
 
     def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
         self.step, self.locations, self.body = step, locations, body
@@ -64,34 +64,34 @@ class _Weave:
         """The pieces of a result, refined until every one reads each operand in one place."""
         shape = self.body.results[result].shape
         pending = [] if 0 in shape else [whole(shape)]
-        found: list[Turn] = []
+        turns: list[Turn] = []
         while pending:
-            if len(pending) + len(found) > FAMILIES.weave_pieces:
+            if len(pending) + len(turns) > FAMILIES.weave_pieces:
                 raise NotAffineError
             piece = pending.pop()
             try:
-                found.append(self._turn(result, piece))
+                turns.append(self._turn(result, piece))
             except RefineError as refined:
                 pending += refined.pieces
-        return found
+        return turns
 
     def _turn(self, result: int, piece: Piece) -> Turn:
         order = self._followed(piece, self.body.results[result])
-        made = self.step.results[result]
-        target = _along(piece, piece.place, self.locations(made).strides)
+        written = self.step.results[result]
+        target = _along(piece, piece.place, self.locations(written).strides)
         reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
         shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
         tiles = self.locations.target.tiles
-        tensors = [Tensor(f"y{result}", made.dtype, to, target[0])]
+        tensors = [Tensor(f"y{result}", written.dtype, to, target[0])]
         for ((value, _), (start, _)), steps in zip(reads.items(), strides, strict=True):
             if value in self.body.views:
                 tensors.append(self._tensor(value, start, steps))
         # What a thread has of a row is loaded and stored at once.
-        count = product(made.shape)
+        count = product(written.shape)
         is_large = isinstance(count, int) and count >= tiles.woven_elements
         width = vector_width(shape, tensors, self.alignment, tiles) if is_large else 1
-        boxes = cut(shape, made.dtype.itemsize * 2, tiles, width)
-        exprs: dict[tuple[Value, Place], Expr] = {}
+        boxes = cut(shape, written.dtype.itemsize * 2, tiles, width)
+        exprs: dict[tuple[Value, AxisIndices], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)
         for value, place in order:
@@ -100,10 +100,10 @@ class _Weave:
         store = Store(tensors[0], boxes.at, exprs[order[-1]])
         return Turn(boxes, (store,), boxes.work * 2)
 
-    def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, Place]]:
+    def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, AxisIndices]]:
         """Every value with the place at which it is needed, operands first."""
-        done: dict[tuple[Value, Place], None] = {}
-        pending: list[tuple[tuple[Value, Place], bool]] = [((result, piece.place), False)]
+        done: dict[tuple[Value, AxisIndices], None] = {}
+        pending: list[tuple[tuple[Value, AxisIndices], bool]] = [((result, piece.place), False)]
         while pending:
             key, is_ready = pending.pop()
             if key in done:
@@ -118,7 +118,7 @@ class _Weave:
     def _is_read(self, value: Value) -> bool:
         return value in self.body.views or value.op in (ops.iota, ops.extent)
 
-    def _read(self, piece: Piece, value: Value, place: Place) -> tuple[Size, tuple[Size, ...]]:
+    def _read(self, piece: Piece, value: Value, place: AxisIndices) -> tuple[Size, tuple[Size, ...]]:
         """Where a tensor is read, or what an index is: a start, and a step for each loop."""
         if value.op is ops.extent:
             return value.attrs["size"], (0,) * len(piece.sizes)
@@ -131,23 +131,25 @@ class _Weave:
     def _load(self, value: Value, start: Size, steps: tuple[Size, ...], at: tuple[Expr, ...]) -> Expr:
         if value in self.body.views:
             return Load(self._tensor(value, start, steps), at)
-        found: Expr = Extent(start)
+        offset: Expr = Extent(start)
         for step, index in zip(steps, at, strict=True):
-            found = add(found, mul(index, Extent(step)))
-        return cast_to(found, value.dtype)
+            offset = add(offset, mul(index, Extent(step)))
+        return cast_to(offset, value.dtype)
 
     def _tensor(self, value: Value, start: Size, steps: tuple[Size, ...]) -> Tensor:
         name = self.names[self.body.arguments[self.body.views[value].root]]
         return Tensor(name, value.dtype, steps, start)
 
-    def _computed(self, piece: Piece, value: Value, place: Place, exprs: Mapping[tuple[Value, Place], Expr]) -> Expr:
+    def _computed(
+        self, piece: Piece, value: Value, place: AxisIndices, exprs: Mapping[tuple[Value, AxisIndices], Expr]
+    ) -> Expr:
         if is_number(value):
             return number(value)
-        given = [exprs[key] for key in operands_at(piece, value, place)]
-        return Call(value.op.name, tuple(given), value.dtype) if value.op.elementwise else given[0]
+        operands = [exprs[key] for key in operands_at(piece, value, place)]
+        return Call(value.op.name, tuple(operands), value.dtype) if value.op.elementwise else operands[0]
 
 
-def _along(piece: Piece, place: Place, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:
+def _along(piece: Piece, place: AxisIndices, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:
     """How far from the first element a piece starts, and how far each loop steps."""
     start: Size = 0
     steps: list[Size] = [0] * len(piece.sizes)

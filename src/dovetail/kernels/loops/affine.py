@@ -23,25 +23,25 @@ class NotAffineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class AffineIndex:
     """constant + the sum of multiples of loop variables."""
 
     constant: Size
     terms: tuple[tuple[int, Size], ...] = ()
 
-    def __add__(self, other: Index) -> Index:
-        return Index(self.constant + other.constant, (*self.terms, *other.terms))
+    def __add__(self, other: AffineIndex) -> AffineIndex:
+        return AffineIndex(self.constant + other.constant, (*self.terms, *other.terms))
 
-    def scaled(self, factor: Size) -> Index:
-        return Index(self.constant * factor, tuple((v, c * factor) for v, c in self.terms))
+    def scaled(self, factor: Size) -> AffineIndex:
+        return AffineIndex(self.constant * factor, tuple((v, c * factor) for v, c in self.terms))
 
-    def moved(self, by: Size) -> Index:
+    def moved(self, by: Size) -> AffineIndex:
         return replace(self, constant=self.constant + by)
 
 
-Place: TypeAlias = tuple[Index, ...]
+AxisIndices: TypeAlias = tuple[AffineIndex, ...]
 """An index for each axis."""
-NOWHERE = Index(0)
+NOWHERE = AffineIndex(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class Piece:
     """A box of a result: how far each loop goes, and the element that the loops stand at."""
 
     sizes: tuple[Size, ...]
-    place: Place
+    place: AxisIndices
 
     def nested(self, variable: int, inner: Size, outer: Size) -> Piece:
         """A loop as two, one inside of the other."""
         sizes = (*self.sizes[:variable], outer, inner, *self.sizes[variable + 1 :])
 
-        def terms(index: Index) -> Index:
-            found: list[tuple[int, Size]] = []
+        def terms(index: AffineIndex) -> AffineIndex:
+            terms: list[tuple[int, Size]] = []
             for v, c in index.terms:
-                found += [(v, c * inner), (v + 1, c)] if v == variable else [(v + (v > variable), c)]
-            return Index(index.constant, tuple(found))
+                terms += [(v, c * inner), (v + 1, c)] if v == variable else [(v + (v > variable), c)]
+            return AffineIndex(index.constant, tuple(terms))
 
         return Piece(sizes, tuple(map(terms, self.place)))
 
@@ -83,11 +83,11 @@ class RefineError(Exception):
 
 def whole(shape: Sequence[Size]) -> Piece:
     """All of a shape, one loop for each axis."""
-    return Piece(tuple(shape), tuple(Index(0, ((a, 1),)) if n != 1 else NOWHERE for a, n in enumerate(shape)))
+    return Piece(tuple(shape), tuple(AffineIndex(0, ((a, 1),)) if n != 1 else NOWHERE for a, n in enumerate(shape)))
 
 
-def operands_at(piece: Piece, value: Value, place: Place) -> list[tuple[Value, Place]]:
-    """What an element of a value is made of: the operands that it needs, each with the place of its element."""
+def operands_at(piece: Piece, value: Value, place: AxisIndices) -> list[tuple[Value, AxisIndices]]:
+    """Return the operands that an element of a value needs, each with the place of its element."""
     if value.op.elementwise:
         return [(v, _spread(v, place)) for v in value.operands]
     if value.op is ops.concat or value.op is ops.pad:
@@ -98,13 +98,13 @@ def operands_at(piece: Piece, value: Value, place: Place) -> list[tuple[Value, P
     return [(value.operands[0], rule(piece, value, place, value.attrs))]
 
 
-def _spread(operand: Value, place: Place) -> Place:
+def _spread(operand: Value, place: AxisIndices) -> AxisIndices:
     """The place in an operand that is broadcast."""
     near = place[len(place) - operand.rank :]
     return tuple(NOWHERE if n == 1 else index for n, index in zip(operand.shape, near, strict=True))
 
 
-def _bounds(piece: Piece, index: Index) -> tuple[Size, Size]:
+def _bounds(piece: Piece, index: AffineIndex) -> tuple[Size, Size]:
     """The least and the largest that an index can be."""
     low = high = index.constant
     for v, c in index.terms:
@@ -118,7 +118,7 @@ def _bounds(piece: Piece, index: Index) -> tuple[Size, Size]:
     return low, high
 
 
-def _is_inside(piece: Piece, index: Index, first: Size, size: Size) -> bool:
+def _is_inside(piece: Piece, index: AffineIndex, first: Size, size: Size) -> bool:
     low, high = _bounds(piece, index)
     return _not_negative(low - first) and _not_negative(first + size - 1 - high)
 
@@ -128,7 +128,7 @@ def _not_negative(size: Size) -> bool:
     return least is not None and least >= 0
 
 
-def _of_parts(piece: Piece, value: Value, place: Place) -> tuple[Value, Place]:
+def _of_parts(piece: Piece, value: Value, place: AxisIndices) -> tuple[Value, AxisIndices]:
     """The operand of a concat or a pad that holds the whole piece; where there is none, the piece is cut."""
     x = value.operands[0]
     at = int(value.attrs["axis"]) + x.rank
@@ -153,10 +153,10 @@ def _of_parts(piece: Piece, value: Value, place: Place) -> tuple[Value, Place]:
     raise NotAffineError
 
 
-def _cut(piece: Piece, index: Index, border: Size) -> None:
+def _cut(piece: Piece, index: AffineIndex, border: Size) -> None:
     """Cut a loop such that the border falls between two of its steps."""
     for v, c in index.terms:
-        rest = Index(0, tuple(t for t in index.terms if t[0] != v))
+        rest = AffineIndex(0, tuple(t for t in index.terms if t[0] != v))
         low, high = _bounds(piece, rest)
         step = _step_at(index.constant - border, c) if low == high == 0 else quotient(border - index.constant, c)
         if step is None or step in (0, piece.sizes[v]) or low != 0:
@@ -175,26 +175,26 @@ def _step_at(start: Size, c: Size) -> Size | None:
     return quotient(-start, c) if _not_negative(c) else None
 
 
-_Rule: TypeAlias = Callable[[Piece, Value, Place, Mapping[str, Any]], Place]
+_Rule: TypeAlias = Callable[[Piece, Value, AxisIndices, Mapping[str, Any]], AxisIndices]
 
 
-def _split(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _split(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     at = int(attrs["axis"]) + value.rank - 1
     return (*place[:at], place[at].scaled(value.shape[at + 1]) + place[at + 1], *place[at + 2 :])
 
 
-def _merge(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _merge(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     shape = value.operands[0].shape
     last = int(attrs["axis"]) + len(shape)
     first = last - int(attrs["count"]) + 1
-    rest, found = place[first], list[Index]()
+    rest, inside = place[first], list[AffineIndex]()
     for a in range(last, first, -1):
         rest, inner = _divided(piece, rest, shape[a])
-        found.insert(0, inner)
-    return (*place[:first], rest, *found, *place[first + 1 :])
+        inside.insert(0, inner)
+    return (*place[:first], rest, *inside, *place[first + 1 :])
 
 
-def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
+def _divided(piece: Piece, index: AffineIndex, size: Size) -> tuple[AffineIndex, AffineIndex]:
     """An index as a multiple of one plus another that is smaller."""
     outer: list[tuple[int, Size]] = []
     inner: list[tuple[int, Size]] = []
@@ -210,9 +210,9 @@ def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
         if not (isinstance(index.constant, int) and isinstance(size, int)):
             raise NotAffineError
         whole, left = divmod(index.constant, size)
-    small = Index(left, tuple(inner))
+    small = AffineIndex(left, tuple(inner))
     if _is_inside(piece, small, 0, size):
-        return Index(whole, tuple(outer)), small
+        return AffineIndex(whole, tuple(outer)), small
     for v, c in inner:
         width = quotient(size, c)
         times = None if width is None else quotient(piece.sizes[v], width)
@@ -221,55 +221,55 @@ def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
     raise NotAffineError
 
 
-def _unsqueeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _unsqueeze(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     return tuple(index for a, index in enumerate(place) if a - value.rank not in attrs["axes"])
 
 
-def _squeeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _squeeze(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     rest, rank = iter(place), value.operands[0].rank
     return tuple([NOWHERE if a - rank in attrs["axes"] else next(rest) for a in range(rank)])
 
 
-def _permute(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _permute(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     order: tuple[int, ...] = attrs["order"]
     kept = value.rank - len(order)
-    found = dict(zip(order, place[kept:], strict=True))
-    return (*place[:kept], *(found[a] for a in range(-len(order), 0)))
+    by_axis = dict(zip(order, place[kept:], strict=True))
+    return (*place[:kept], *(by_axis[a] for a in range(-len(order), 0)))
 
 
-def _slice(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _slice(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     at = int(attrs["axis"]) + value.rank
     return (*place[:at], place[at].scaled(attrs["step"]).moved(attrs["start"]), *place[at + 1 :])
 
 
-def _part(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _part(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     at = int(attrs["axis"]) + value.rank
     return (*place[:at], place[at].moved(attrs["index"] * value.shape[at]), *place[at + 1 :])
 
 
-def _expand(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _expand(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     at = int(attrs["axis"]) + value.rank
     return (*place[:at], NOWHERE, *place[at + 1 :])
 
 
-def _flip(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
-    def turned(a: int, index: Index) -> Index:
+def _flip(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
+    def turned(a: int, index: AffineIndex) -> AffineIndex:
         return index.scaled(-1).moved(value.shape[a] - 1) if a - value.rank in attrs["axes"] else index
 
     return tuple(turned(a, index) for a, index in enumerate(place))
 
 
-def _resize(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _resize(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     """Every element repeated; where a scale is no integer, places are no sums of multiples."""
-    found = list(place)
+    indices = list(place)
     axes: tuple[int, ...] = attrs["axes"]
     for i, axis in enumerate(axes):
         factor = quotient(value.shape[axis], value.operands[0].shape[axis])
         scale = factor if attrs["scales"] is None else attrs["scales"][i]
         if not isinstance(factor, int) or scale != factor or not _repeats(factor, attrs):
             raise NotAffineError
-        found[axis], _ = _divided(piece, place[axis], factor)
-    return tuple(found)
+        indices[axis], _ = _divided(piece, place[axis], factor)
+    return tuple(indices)
 
 
 def _repeats(factor: int, attrs: Mapping[str, Any]) -> bool:
@@ -288,7 +288,7 @@ def _repeats(factor: int, attrs: Mapping[str, Any]) -> bool:
             return False
 
 
-def _same(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+def _same(piece: Piece, value: Value, place: AxisIndices, attrs: Mapping[str, Any]) -> AxisIndices:
     return place
 
 

@@ -101,17 +101,17 @@ def with_rooms(launch: Launch, body: Sequence[Statement]) -> Launch:
 
 def reductions(body: Sequence[Statement]) -> list[Reduced]:
     """The scalars that are only ever set to themselves combined with one more element."""
-    found: dict[str, Reduced] = {}
+    by_name: dict[str, Reduced] = {}
     others: set[str] = set()
     for statement in everything(body):
         match statement:
             case Set(name, Call(op, (Name(again), _), dtype)) if name == again and op in _COMBINES:
-                found.setdefault(name, Reduced(name, op, dtype))
+                by_name.setdefault(name, Reduced(name, op, dtype))
             case Set(name, _):
                 others.add(name)
             case _:
                 pass
-    return [r for name, r in found.items() if name not in others]
+    return [r for name, r in by_name.items() if name not in others]
 
 
 def maps_in(body: Sequence[Statement]) -> tuple[TensorMap, ...]:

@@ -42,14 +42,14 @@ class AxisFactors:
 
     def strides(self, value: Value, strides: Sequence[Size]) -> dict[int, Size]:
         """How far each factor steps, given how far each axis does; in the order of axes, which loops keep."""
-        found: dict[int, Size] = {}
+        by_factor: dict[int, Size] = {}
         for axis, stride in zip(self.of(value), strides, strict=True):
-            found |= dict.fromkeys(axis, 0)
+            by_factor |= dict.fromkeys(axis, 0)
             step = stride
             for factor in reversed(axis):
-                found[factor] = step
+                by_factor[factor] = step
                 step = step * self.sizes[factor]
-        return found
+        return by_factor
 
     def fresh(self, size: Size) -> Factors:
         if size == 1:
@@ -58,7 +58,7 @@ class AxisFactors:
         return (len(self.sizes) - 1,)
 
     def resolve(self, factors: Factors) -> Factors:
-        """The factors as they are by now: some were cut or found to be another."""
+        """Return the current factors: some were cut or united with another."""
         while any(f in self._into for f in factors):
             factors = tuple(g for f in factors for g in self._into.get(f, (f,)))
         return factors
@@ -114,7 +114,7 @@ class AxisFactors:
         return tuple(first), tuple(rest)
 
     def _cut(self, factor: int, outer: int, size: Size) -> int:
-        """Let a factor be an outer one times a new one, which is given back."""
+        """Split a factor into an outer one and a new one, and return the new one."""
         (inner,) = self.fresh(size)
         if outer == factor or factor in self._into or outer in self._into:
             raise UnalignedAxesError
@@ -156,18 +156,18 @@ def _follow(axes: AxisFactors, body: Body, reduced: Callable[[Value], tuple[int,
 
 def _together(axes: AxisFactors, value: Value) -> _Axes:
     """Element by element: an axis of an operand is that of the result, or is repeated along it."""
-    found: list[Factors] = [()] * value.rank
+    factors: list[Factors] = [()] * value.rank
     for operand in value.operands:
         if is_number(operand):
             continue
         for i, axis in enumerate(axes.of(operand), value.rank - operand.rank):
             if not axis:
                 continue
-            if found[i]:
-                axes.unite(found[i], axis)
+            if factors[i]:
+                axes.unite(factors[i], axis)
             else:
-                found[i] = axis
-    return tuple(found)
+                factors[i] = axis
+    return tuple(factors)
 
 
 def _split(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
-from dovetail.ir.graph import Subgraph
 from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
@@ -38,9 +37,9 @@ class Body:
 
 def body_of(value: Value, locations: TensorLocations) -> Body:
     """The body of a fused op or a region; a primitive is its own."""
-    given = tuple(leaf.argument(i, v.tensor) for i, v in enumerate(value.operands))
-    arguments = dict(zip(given, value.operands, strict=True))
-    spelled = value.with_operands(given)
+    leaves = tuple(leaf.argument(i, v.tensor) for i, v in enumerate(value.operands))
+    arguments = dict(zip(leaves, value.operands, strict=True))
+    spelled = value.with_operands(leaves)
     while True:
         lower = rebuild_values([spelled], lambda v, operands: v.op.expansion(operands, v.attrs))[spelled]
         if lower is spelled:
@@ -51,17 +50,20 @@ def body_of(value: Value, locations: TensorLocations) -> Body:
     return _body(arguments, results, None, locations)
 
 
-def body_above(value: Value, anchor: Value, locations: TensorLocations) -> Body:
-    """The steps of a region above its anchor, which they read as it is; the anchor is in `body.order` no more."""
-    inside: Subgraph = value.attrs["body"]
-    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(value.operands)}
-    results = inside.results
+def body_above(
+    results: tuple[Value, ...], anchor: Value, operands: Sequence[Value], locations: TensorLocations
+) -> Body:
+    """The steps above an anchor, which they read as it is; the anchor is in `body.order` no more.
+
+    Arguments, by their numbers, stand for operands.
+    """
+    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(operands)}
     while True:
-        lower = rebuild_values(results, lambda v, given: None if v is anchor else v.op.expansion(given, v.attrs))
+        lower = rebuild_values(results, lambda v, operands: None if v is anchor else v.op.expansion(operands, v.attrs))
         if all(lower[r] is r for r in results):
             break
         results = tuple([lower[r] for r in results])
-    changed = rebuild_values(results, lambda v, given: None if v is anchor else _multiplied(v, given))
+    changed = rebuild_values(results, lambda v, operands: None if v is anchor else _multiplied(v, operands))
     return _body(arguments, tuple([changed[r] for r in results]), anchor, locations)
 
 
@@ -71,8 +73,8 @@ def _body(
     known = {a: Alias(a, 0, locations(operand).strides) for a, operand in arguments.items()}
     above = () if anchor is None else (anchor,)
     everything = walk(results, until=above)
-    found = find_aliases([v for v in everything if v not in arguments and v not in above], known)
-    views = {v: at for v, at in found.items() if at.root in arguments}
+    aliases = find_aliases([v for v in everything if v not in arguments and v not in above], known)
+    views = {v: at for v, at in aliases.items() if at.root in arguments}
     met = walk(results, until={*views, *above})
     order = tuple(v for v in met if v not in views and v not in above and v.op is not leaf.CONST)
     return Body(arguments, results, views, order, locations.target.scalars)
@@ -138,14 +140,14 @@ def is_compiled(value: Value, scalars: ScalarSupport) -> bool:
     """Whether compiled code has this elementwise step for these dtypes, constants of one element included."""
     if not (isinstance(value.op, Primitive) and value.op.elementwise) or value.op.name == "cast_f8":
         return False
-    name, given = value.op.name, [v.dtype for v in value.operands]
-    dtype = given[1] if name == "where" else given[0]
-    return all(map(scalars.has_dtype, (*given, value.dtype))) and scalars.has(name, dtype)
+    name, dtypes = value.op.name, [v.dtype for v in value.operands]
+    dtype = dtypes[1] if name == "where" else dtypes[0]
+    return all(map(scalars.has_dtype, (*dtypes, value.dtype))) and scalars.has(name, dtype)
 
 
 def steps_without_code(value: Value, scalars: ScalarSupport) -> tuple[str, ...]:
-    """The elementwise steps that a value is made of and compiled code does not have, as reports name them."""
-    found: dict[str, None] = {}
+    """Return the elementwise steps of a value that compiled code lacks, as reports name them."""
+    missing: dict[str, None] = {}
     pending = [value]
     while pending:
         step = pending.pop()
@@ -155,8 +157,8 @@ def steps_without_code(value: Value, scalars: ScalarSupport) -> tuple[str, ...]:
         elif step.op is region:
             pending += step.attrs["body"].values
         elif step.op.elementwise and not is_compiled(step, scalars):
-            found[f"{step.op.name} in {step.operands[-1].dtype.name}"] = None
-    return tuple(sorted(found))
+            missing[f"{step.op.name} in {step.operands[-1].dtype.name}"] = None
+    return tuple(sorted(missing))
 
 
 def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:
@@ -182,9 +184,9 @@ def is_number(value: Value) -> bool:
 
 def number(value: Value) -> Number:
     """A constant of one element as a literal."""
-    found = leaf.scalar_of(value)
-    assert found is not None, "only constants of one element are leaves here"
-    return Number(found, value.dtype)
+    scalar = leaf.scalar_of(value)
+    assert scalar is not None, "only constants of one element are leaves here"
+    return Number(scalar, value.dtype)
 
 
 def cast_to(x: Expr, dtype: DType) -> Expr:

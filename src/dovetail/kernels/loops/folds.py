@@ -1,4 +1,4 @@
-"""Folds: what a reduction starts with, how it takes in an element, and what it gives at the end."""
+"""Folds: the initial value of a reduction, its step for an element, and its final value."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Fold:
         return self.part is not self.total
 
     def first(self, dtype: DType, count: Size = 0) -> Number:
-        """What it starts with. Minus zero is lost in any sum that is not empty, and LLVM knows it."""
+        """The initial value. Minus zero is lost in any sum that is not empty, and LLVM knows it."""
         empty = not isinstance(count, int) or count == 0
         return Number(self.start if empty or self.combine != "add" or not dtype.is_float else -0.0, dtype)
 
     def take(self, kept: Expr, x: Expr) -> Expr:
-        """What is kept, with one more element or block in it."""
+        """Fold one more element or block into the running value."""
         return Call(self.combine, (kept, cast_to(x, kept.dtype)), kept.dtype)
 
 
@@ -78,7 +78,7 @@ def reduction(value: Value) -> Fold:
 
 
 def finished(value: Value, kept: Expr, count: Size) -> Expr:
-    """What a reduction of n elements gives."""
+    """Return the final value of a reduction of n elements."""
     if value.op is ops.reduce_mean and isinstance(count, int) and count and value.dtype is not f64:
         # The inverse is right to f64, and the product is rounded to less.
         kept = Call("mul", (kept, Number(1.0 / count, kept.dtype)), kept.dtype)

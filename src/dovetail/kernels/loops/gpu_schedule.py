@@ -1,9 +1,10 @@
 """GPU scheduling: which block, warp, thread or lane runs each iteration of a kernel's parallel loops.
 
 A kernel family gives one body for each tile, in which `parallel` loops say what may be shared. The scheduler turns it
-into a whole kernel with a launch shape. Elementwise tiles go to blocks, their iterations to threads. A row that is
-reduced goes to a warp where it is short, to a block where it is long, and to one thread where it is tiny. Rows whose
-neighbours in memory belong to different rows go to the lanes of a warp, and the warps of the block share each row.
+into a whole kernel with a launch shape. Elementwise tiles go to blocks, their iterations to threads: lanes next to each
+other take elements next to each other, and accesses are coalesced. A row that is reduced goes to a warp where it is
+short, to a block where it is long, and to one thread where it is tiny. Rows whose neighbours in memory belong to
+different rows go to the lanes of a warp, and the warps of the block share each row.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class TileBody:
     """What a thread does for a tile that its block, its warp or it has for itself."""
 
     number: str
@@ -123,7 +124,7 @@ class Tile:
     body: tuple[Statement, ...]
 
 
-def over_tiles(schedule: Schedule, tile: Tile) -> tuple[Statement, ...]:
+def over_tiles(schedule: Schedule, tile: TileBody) -> tuple[Statement, ...]:
     """All tiles, by the threads that have them."""
     if schedule.by == "block":
         return (Loop(tile.number, Extent(schedule.tiles), tile.body, kind="block"),)
@@ -132,15 +133,15 @@ def over_tiles(schedule: Schedule, tile: Tile) -> tuple[Statement, ...]:
     return (Loop("chunk", Extent(_blocks(schedule)), (Set(tile.number, own), inside), kind="block"),)
 
 
-def tile_of(body: Sequence[Statement], schedule: Schedule) -> Tile:
+def tile_of(body: Sequence[Statement], schedule: Schedule) -> TileBody:
     """The tile of a scheduled body, which ends with `over_tiles`."""
     loop = body[-1]
     assert isinstance(loop, Loop) and loop.kind == "block", "the schedule is that of the body"
     if schedule.by == "block":
-        return Tile(loop.variable, loop.body)
+        return TileBody(loop.variable, loop.body)
     own, inside = loop.body
     assert isinstance(own, Set) and isinstance(inside, When), "the schedule is that of the body"
-    return Tile(own.name, inside.body)
+    return TileBody(own.name, inside.body)
 
 
 def _blocks(schedule: Schedule) -> Size:
@@ -148,7 +149,7 @@ def _blocks(schedule: Schedule) -> Size:
 
 
 def _finished(kernel: Kernel, body: tuple[Statement, ...], schedule: Schedule, threads: int, warp: int) -> Kernel:
-    whole, launch = over_tiles(schedule, Tile(kernel.tile, body)), Launch(_blocks(schedule), threads, warp=warp)
+    whole, launch = over_tiles(schedule, TileBody(kernel.tile, body)), Launch(_blocks(schedule), threads, warp=warp)
     return replace(kernel, body=whole, sizes=sizes_in(whole), launch=launch, schedule=schedule)
 
 
@@ -196,16 +197,16 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
     warps = min(shape.column_warps, 1 << max(0, (longest // 8).bit_length() - 1))
     warps = shape.column_warps if None in counts else warps
     team = _Team(shape, "warp", warps)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for statement in kernel.body:
         if isinstance(statement, Loop) and statement.kind == "parallel":
             last = Call("sub", (statement.extent, Extent(1)), i64)
-            found.append(Set("in_rows", Call("less", (ThreadIndex("lane"), statement.extent), bool_)))
-            found.append(Set(statement.variable, minimum(ThreadIndex("lane"), last)))
-            found += replace(team, guard=Name("in_rows", bool_)).statements(statement.body)
+            statements.append(Set("in_rows", Call("less", (ThreadIndex("lane"), statement.extent), bool_)))
+            statements.append(Set(statement.variable, minimum(ThreadIndex("lane"), last)))
+            statements += replace(team, guard=Name("in_rows", bool_)).statements(statement.body)
         else:
-            found.append(statement)
-    return _finished(kernel, tuple(found), Schedule("block", tiles), warps * shape.lanes, shape.lanes)
+            statements.append(statement)
+    return _finished(kernel, tuple(statements), Schedule("block", tiles), warps * shape.lanes, shape.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,25 +222,25 @@ class _Team:
     @property
     def first(self) -> Expr:
         """Whether this is the one that stores what all of them know."""
-        found = Call("equal", (ThreadIndex(self.kind), Extent(0)), bool_)
-        return found if self.guard is None else Call("bit_and", (found, self.guard), bool_)
+        is_first = Call("equal", (ThreadIndex(self.kind), Extent(0)), bool_)
+        return is_first if self.guard is None else Call("bit_and", (is_first, self.guard), bool_)
 
     def statements(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
+        scheduled: list[Statement] = []
         for statement in body:
             match statement:
                 case Loop(kind="parallel"):
-                    found += self.distributed(statement)
+                    scheduled += self.distributed(statement)
                 case Store():
-                    found.append(When(self.first, (statement,)))
+                    scheduled.append(When(self.first, (statement,)))
                 case Alloc(space="private"):
                     # A thread has at most one group of neighbours more than its even share.
-                    found.append(replace(statement, count=statement.count // self.size + 8))
+                    scheduled.append(replace(statement, count=statement.count // self.size + 8))
                 case Loop():
-                    found.append(statement)
+                    scheduled.append(statement)
                 case _:
-                    found.append(with_bodies(statement, self.statements))
-        return tuple(found)
+                    scheduled.append(with_bodies(statement, self.statements))
+        return tuple(scheduled)
 
     def distributed(self, loop: Loop) -> list[Statement]:
         """A loop whose iterations the team shares, and the results of its reductions, which all of them then know."""
@@ -249,22 +250,22 @@ class _Team:
         share = None if groups is None else -(-groups // self.size)
         if groups is None or count is None or share is None or share * (count // max(1, groups)) > self.shape.unrolled:
             return [*self.in_rounds(loop, body), *self.combined(reduced)]
-        found: list[Statement] = []
+        scheduled: list[Statement] = []
         whole, rest = divmod(groups, self.size)
         own = add(mul(Name("turn"), Extent(self.size)), ThreadIndex(self.kind))
         if whole:
             step = Set(loop.variable, own)
-            found.append(Loop("turn", Extent(whole), (step, *body), reassociate=loop.reassociate, kind="unrolled"))
+            scheduled.append(Loop("turn", Extent(whole), (step, *body), reassociate=loop.reassociate, kind="unrolled"))
         if rest:
             # All threads load, the last ones again what another has, so that registers hold a row between its loops.
-            found += [
+            scheduled += [
                 Set("turn", Extent(whole)),
                 Set("own", own),
                 Set("inside", Call("less", (Name("own"), Extent(groups)), bool_)),
                 Set(loop.variable, minimum(Name("own"), Extent(groups - 1))),
                 *_predicated(body, Name("inside", bool_), {r.name for r in reduced}),
             ]
-        return [*found, *self.combined(reduced)]
+        return [*scheduled, *self.combined(reduced)]
 
     def in_rounds(self, loop: Loop, body: tuple[Statement, ...]) -> list[Statement]:
         """A long loop. One that only reduces loads several groups before it waits for the first."""
@@ -311,20 +312,20 @@ class _Team:
         lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
         rooms = [self._room(i, r, self.shape.lanes) for i, r in enumerate(reduced)]
         stores = tuple(Store(t, (warp,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True))
-        found: list[Statement] = [*self._allocated(rooms, self.shape.lanes)]
-        found += [When(Call("equal", (lane, Extent(0)), bool_), stores), Barrier()]
+        statements: list[Statement] = [*self._allocated(rooms, self.shape.lanes)]
+        statements += [When(Call("equal", (lane, Extent(0)), bool_), stores), Barrier()]
         if count & (count - 1) == 0:
             # Groups of as many lanes each have all of them: fewer exchanges than a whole warp needs.
             for room, r in zip(rooms, reduced, strict=True):
                 kept = Load(room, (Call("rem", (lane, Extent(count)), i64),))
-                found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype, count)]
-            return [*found, Barrier()]
+                statements += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype, count)]
+            return [*statements, Barrier()]
         there = Call("less", (lane, Extent(count)), bool_)
         index = minimum(lane, Extent(count - 1))
         for room, r in zip(rooms, reduced, strict=True):
             kept = Call("where", (there, Load(room, (index,)), _identity(r)), r.dtype)
-            found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype)]
-        return [*found, Barrier()]
+            statements += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype)]
+        return [*statements, Barrier()]
 
     def _over_rows(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """Every warp stores its share of each row in shared memory, and half of the warps add those of the others."""
@@ -333,10 +334,10 @@ class _Team:
         lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
         lanes = self.shape.lanes
         rooms = [self._room(i, r, lanes) for i, r in enumerate(reduced)]
-        found: list[Statement] = [*self._allocated(rooms, self.size * lanes)]
+        statements: list[Statement] = [*self._allocated(rooms, self.size * lanes)]
         here = add(mul(warp, Extent(lanes)), lane)
-        found += [Store(t, (here,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True)]
-        found.append(Barrier())
+        statements += [Store(t, (here,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True)]
+        statements.append(Barrier())
         distance = self.size // 2
         while distance:
             there = add(mul(add(warp, Extent(distance)), Extent(lanes)), lane)
@@ -344,11 +345,11 @@ class _Team:
                 Store(t, (here,), Call(r.op, (Load(t, (here,)), Load(t, (there,))), r.dtype))
                 for t, r in zip(rooms, reduced, strict=True)
             ]
-            found += [When(Call("less", (warp, Extent(distance)), bool_), tuple(takes)), Barrier()]
+            statements += [When(Call("less", (warp, Extent(distance)), bool_), tuple(takes)), Barrier()]
             distance //= 2
         for room, r in zip(rooms, reduced, strict=True):
-            found.append(Set(r.name, Load(room, (lane,))))
-        return [*found, Barrier()]
+            statements.append(Set(r.name, Load(room, (lane,))))
+        return [*statements, Barrier()]
 
     def _room(self, index: int, r: Reduced, count: int) -> Tensor:
         return Tensor(f"shared_{r.dtype.name}_{index}", r.dtype, (r.dtype.itemsize,), space="shared")
@@ -358,7 +359,7 @@ class _Team:
 
 
 def _identity(r: Reduced) -> Number:
-    """What changes nothing when it is combined."""
+    """Return the identity of a reduction."""
     low, high = (float("-inf"), float("inf")) if r.dtype.is_float else whole_range(r.dtype)
     extremes = {"maximum": low, "minimum": high, "fold_maximum": low, "fold_minimum": high}
     if r.dtype.is_float:
@@ -390,4 +391,4 @@ def _predicated(body: Sequence[Statement], inside: Expr, reduced: Sequence[str] 
     return expand(body, predicated)
 
 
-__all__ = ["GpuShape", "Tile", "over_tiles", "schedule", "tile_of"]
+__all__ = ["GpuShape", "TileBody", "over_tiles", "schedule", "tile_of"]

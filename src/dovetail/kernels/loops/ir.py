@@ -32,7 +32,7 @@ from dovetail.kernels.matrix_instruction import LANES, LINE_BYTES, MatrixInstruc
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class FieldRole:
     """What a field is."""
 
     kind: Literal["data", "size", "body", "part", "tensor", "name", "pointer", "barrier"]
@@ -42,52 +42,52 @@ class Role:
     """The field that has the index of a tensor."""
 
 
-Metadata = Mapping[str, Role]
+Metadata = Mapping[str, FieldRole]
 
 
-def _metadata(role: Role) -> Metadata:
+def _metadata(role: FieldRole) -> Metadata:
     return {"role": role}
 
 
-DATA = _metadata(Role("data"))
+DATA = _metadata(FieldRole("data"))
 """A number, a dtype or a choice: nothing that another part defines."""
-SIZE = _metadata(Role("size"))
+SIZE = _metadata(FieldRole("size"))
 """Sizes, which may be known at run time alone."""
-BODY = _metadata(Role("body"))
+BODY = _metadata(FieldRole("body"))
 """Statements that run inside."""
-PART = _metadata(Role("part"))
+PART = _metadata(FieldRole("part"))
 """An expression, several, or records of them."""
-SETS = _metadata(Role("name", is_written=True))
+SETS = _metadata(FieldRole("name", is_written=True))
 """The name of a scalar that is set."""
-NAMES = _metadata(Role("name", is_read=True))
+NAMES = _metadata(FieldRole("name", is_read=True))
 """The name of a scalar that is read."""
-CHANGES = _metadata(Role("name", is_read=True, is_written=True))
+CHANGES = _metadata(FieldRole("name", is_read=True, is_written=True))
 """The name of a scalar that is read and set."""
-POINTER = _metadata(Role("pointer"))
+POINTER = _metadata(FieldRole("pointer"))
 """The name of memory."""
-BARRIER = _metadata(Role("barrier"))
+BARRIER = _metadata(FieldRole("barrier"))
 """The name of barriers in shared memory, which it arrives at or whose bytes it counts."""
-AWAITS = _metadata(Role("barrier", is_read=True))
+AWAITS = _metadata(FieldRole("barrier", is_read=True))
 """The name of barriers that it waits for."""
-MAKES = _metadata(Role("barrier", is_written=True))
+MAKES = _metadata(FieldRole("barrier", is_written=True))
 """The name of barriers that it makes."""
-MEANT = _metadata(Role("tensor"))
+MEANT = _metadata(FieldRole("tensor"))
 """A tensor that is meant, and neither read nor written here."""
 
 
 def reading(at: str = "") -> Metadata:
     """A tensor that is read, and the field that has the index."""
-    return _metadata(Role("tensor", is_read=True, at=at))
+    return _metadata(FieldRole("tensor", is_read=True, at=at))
 
 
 def writing(at: str = "") -> Metadata:
     """A tensor that is written, and the field that has the index."""
-    return _metadata(Role("tensor", is_written=True, at=at))
+    return _metadata(FieldRole("tensor", is_written=True, at=at))
 
 
 def updating(at: str = "") -> Metadata:
     """A tensor that is read and written, and the field that has the index."""
-    return _metadata(Role("tensor", is_read=True, is_written=True, at=at))
+    return _metadata(FieldRole("tensor", is_read=True, is_written=True, at=at))
 
 
 LoopKind: TypeAlias = Literal["serial", "parallel", "vector", "unrolled", "block", "warp", "thread", "lane"]
@@ -189,7 +189,7 @@ Feature: TypeAlias = Literal[
     "threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",
     "bulk_copies", "tensor_maps", "warpgroups", "amends", "grid",
 ]  # fmt: skip
-"""What a machine has, and a pass understands, for a statement to run. A kernel is made of statements of some features.
+"""What a machine has, and a pass understands, for a statement to run. The statements of a kernel have features.
 
 `threads`: each thread does it on its own. `lanes`: those of a warp exchange scalars. `atomics`: threads update memory.
 `barriers`, `warp_barriers`, `clusters`: threads of a block, of a warp, or of a cluster of blocks wait for each other.
@@ -561,7 +561,7 @@ class Traversal:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor in memory of the device, as the TMA is told of it when a kernel is launched."""
+    """A tensor in memory of the device that a TMA descriptor maps when a kernel is launched."""
 
     pointer: str = field(metadata=POINTER)
     offset: Size = field(metadata=DATA)
@@ -799,11 +799,11 @@ class KernelKind(StrEnum):
     """Several steps for the same rows, one after the other in each block."""
     GEMM = "gemm"
     SPLIT_K = "split_k"
-    """A GEMM whose blocks share k, and leave partial sums."""
+    """A GEMM whose blocks have slices of k, and leave partial sums."""
     STREAM_K = "stream_k"
-    """The same where they share the k steps of all tiles."""
+    """A GEMM whose blocks share the K steps of all tiles equally."""
     SUM_OF_PARTS = "sum_of_parts"
-    """Adds up what the two before leave."""
+    """Adds up the partial sums of split-K and stream-K."""
     PERSISTENT = "persistent"
     """All passes of layers that repeat."""
 
@@ -832,9 +832,9 @@ class Kernel:
     schedule: Schedule | None = None
     """Which threads have which tiles; None where blocks have other work too, or tiles that are not recorded."""
     early: tuple[Statement, ...] = ()
-    """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
+    """The prologue of each block, while kernels before it may still run: it reads constants alone."""
     opening: tuple[Statement, ...] = ()
-    """What each block of a resident kernel does before it waits for others, and then runs `body`."""
+    """The prologue of each block of a persistent kernel, before it waits for others and runs `body`."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
     stream: tuple[Statement, ...] = ()
@@ -852,7 +852,7 @@ class Kernel:
     evict_last: bool = False  # Whether L2 drops what blocks send to each other after all else.
     kind: KernelKind = KernelKind.OTHER
     identity: int = field(default_factory=_identities.__next__, init=False, compare=False, repr=False)
-    """A number that no other kernel of this process has: what is made of a kernel is found by it."""
+    """A number that no other kernel of this process has: memos of a kernel are keyed by it."""
 
     @property
     def table(self) -> range:
@@ -900,11 +900,11 @@ ZERO, ONE = Extent(0), Extent(1)
 
 def indices(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
     """The index along each axis of the element with a number, counted through the axes, the last one fastest."""
-    found: list[Expr] = []
+    innermost_first: list[Expr] = []
     for size in reversed(shape[1:]):
-        found.append(Call("rem", (flat, Extent(size)), i64) if size != 1 else ZERO)
+        innermost_first.append(Call("rem", (flat, Extent(size)), i64) if size != 1 else ZERO)
         flat = Call("div", (flat, Extent(size)), i64) if size != 1 else flat
-    return (*([flat] if shape else []), *reversed(found))
+    return (*([flat] if shape else []), *reversed(innermost_first))
 
 
 def collapsed(
@@ -945,7 +945,7 @@ Access: TypeAlias = tuple[Tensor, tuple[Expr, ...]]
 """A tensor and an index. The index is empty where all of a tensor is meant, such as accumulators in registers."""
 
 
-class Layout:
+class FieldRoles:
     """The fields of a class by their roles."""
 
     __slots__ = ("bodies", "children", "names", "places", "roles", "sizes", "strings", "values", "within")
@@ -980,7 +980,7 @@ _PLAIN = frozenset(["int", "bool", "float", "complex", "None", "tuple", "DType",
 """Types of what is data without saying so."""
 
 
-def _role(kind: type[Any], field: Field[Any]) -> Role:
+def _role(kind: type[Any], field: Field[Any]) -> FieldRole:
     """What a field is; one that is not a plain number, dtype or choice must say it."""
     if "role" in field.metadata:
         return field.metadata["role"]
@@ -988,13 +988,13 @@ def _role(kind: type[Any], field: Field[Any]) -> Role:
     if unknown := {*re.findall(r"\w+", written)} - _PLAIN:
         what = ", ".join(sorted(unknown))
         raise TypeError(f"{kind.__name__}.{field.name} does not say what it is, and may be {what}")
-    return Role("data")
+    return FieldRole("data")
 
 
-class _Layouts(dict[type[Any], Layout]):
-    def __missing__(self, kind: type[Any]) -> Layout:
-        found = self[kind] = Layout(kind)
-        return found
+class _Layouts(dict[type[Any], FieldRoles]):
+    def __missing__(self, kind: type[Any]) -> FieldRoles:
+        layout = self[kind] = FieldRoles(kind)
+        return layout
 
 
 _LAYOUTS = _Layouts()
@@ -1039,7 +1039,7 @@ def walk(parts: Sequence[Statement | Expr]) -> Iterator[Any]:
         yield from within((part,), met)
 
 
-def accesses(parts: Iterable[Any]) -> Iterator[tuple[Role, Tensor, tuple[Expr, ...]]]:
+def accesses(parts: Iterable[Any]) -> Iterator[tuple[FieldRole, Tensor, tuple[Expr, ...]]]:
     """The tensors of parts, without those of parts in them: how each is accessed, and where."""
     for part in parts:
         for name, role in _LAYOUTS[type(part)].places:
@@ -1085,17 +1085,17 @@ def uses(parts: Sequence[Statement | Expr]) -> set[str]:
     return _names(walk(parts), lambda role: role.is_read)
 
 
-def _names(parts: Iterable[Any], holds: Callable[[Role], bool]) -> set[str]:
-    found = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
-    return found - {""}
+def _names(parts: Iterable[Any], holds: Callable[[FieldRole], bool]) -> set[str]:
+    names = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
+    return names - {""}
 
 
-def barriers(body: Sequence[Statement]) -> list[tuple[Role, str]]:
+def barriers(body: Sequence[Statement]) -> list[tuple[FieldRole, str]]:
     """The barriers in shared memory that statements make, arrive at or wait for, by their names."""
     return [(role, name) for s in everything(body) for role, name in _strings(s) if role.kind == "barrier"]
 
 
-def _strings(part: Any) -> list[tuple[Role, str]]:
+def _strings(part: Any) -> list[tuple[FieldRole, str]]:
     own = _LAYOUTS[type(part)]
     return [(role, getattr(part, own.names[index])) for index, role in own.strings]
 
@@ -1133,14 +1133,14 @@ def expand(
     """A body with other statements in place of some; None keeps a statement, and looks into its bodies."""
 
     def inside(inner: Sequence[Statement]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for statement in inner:
             instead = change(statement)
             if instead is None:
-                found.append(with_bodies(statement, inside))
+                statements.append(with_bodies(statement, inside))
             else:
-                found += instead
-        return tuple(found)
+                statements += instead
+        return tuple(statements)
 
     return inside(body)
 
@@ -1162,9 +1162,9 @@ class Rewriting:
         return tuple([self.of(statement) for statement in body])
 
     def of(self, part: T) -> T:
-        found = self.done.get(id(part))
-        if found is not None:
-            return found[1]
+        done = self.done.get(id(part))
+        if done is not None:
+            return done[1]
         is_several = isinstance(part, tuple)
         changed: Any = self._each(part) if is_several else self.changed(part)
         # The part is kept with what becomes of it, so that no other one takes its identity.
@@ -1172,14 +1172,14 @@ class Rewriting:
         return changed
 
     def _each(self, parts: Any) -> tuple[Any, ...]:
-        found = tuple([self.of(x) for x in parts])
-        return parts if _is_same(found, parts) else found
+        rewritten = tuple([self.of(x) for x in parts])
+        return parts if _is_same(rewritten, parts) else rewritten
 
     def changed(self, part: Any) -> Any:
         """What one part becomes: an expression, a statement, a record or a tensor."""
         return self.inside(part)
 
-    def named(self, role: Role, name: str) -> str:
+    def named(self, role: FieldRole, name: str) -> str:
         """What the name of a scalar, of memory or of barriers becomes."""
         return name
 
@@ -1187,18 +1187,18 @@ class Rewriting:
         """A part with what becomes of those within it; itself where none changes."""
         own = _LAYOUTS[type(part)]
         values = own.values(part)
-        made: list[Any] | None = None
+        changed_values: list[Any] | None = None
         for index in own.children:
             value = values[index]
             changed = value if value is None else self.of(value)
             if changed is not value:
-                made = [*values] if made is None else made
-                made[index] = changed
+                changed_values = [*values] if changed_values is None else changed_values
+                changed_values[index] = changed
         if self.renames and own.strings:
-            made = [*values] if made is None else made
+            changed_values = [*values] if changed_values is None else changed_values
             for index, role in own.strings:
-                made[index] = self.named(role, values[index])
-        return part if made is None else type(part)(*made)
+                changed_values[index] = self.named(role, values[index])
+        return part if changed_values is None else type(part)(*changed_values)
 
 
 class _Rewriting(Rewriting):
@@ -1208,8 +1208,8 @@ class _Rewriting(Rewriting):
         self.change, self.done = change, {}
 
     def changed(self, part: Any) -> Any:
-        found = self.change(part)
-        return self.inside(part) if found is None else found
+        instead = self.change(part)
+        return self.inside(part) if instead is None else instead
 
 
 def rewrite(part: T, change: Callable[[Any], Any]) -> T:
@@ -1264,6 +1264,7 @@ __all__ = [
     "Extent",
     "Feature",
     "FenceShared",
+    "FieldRole",
     "FromLane",
     "GridBarrier",
     "Kernel",
@@ -1284,7 +1285,6 @@ __all__ = [
     "Receipt",
     "Receive",
     "Rewriting",
-    "Role",
     "Roles",
     "ScaleMatrices",
     "Schedule",

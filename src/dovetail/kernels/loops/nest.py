@@ -53,7 +53,7 @@ class Placed:
 
 
 class Nest:
-    """The tile of a kernel over placed tensors. `rows` are the factors that tell one row from another."""
+    """The tile of a kernel over placed tensors. `rows` are the factors that number its rows."""
 
     def __init__(
         self,
@@ -134,15 +134,15 @@ class Nest:
     def head(self) -> tuple[Statement, ...]:
         """Which row or bundle the tile is."""
         tile: Expr = Name("tile")
-        found: list[Statement] = []
+        statements: list[Statement] = []
         if self.bundled is not None:
             bundles = Extent(self._bundles)
-            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(self.bundle))))
-            found.append(Set("row", Call("div", (tile, bundles), i64)))
+            statements.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(self.bundle))))
+            statements.append(Set("row", Call("div", (tile, bundles), i64)))
             tile = Name("row")
             left = Call("sub", (Extent(self.sizes[self.bundled]), Name("first")), i64)
-            found.append(Set("rows", minimum(Extent(self.bundle), left)))
-        return (*found, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
+            statements.append(Set("rows", minimum(Extent(self.bundle), left)))
+        return (*statements, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
 
     def place(self, tensor: Placed, group: Factors, last: Expr | None = None) -> tuple[Tensor, tuple[Expr, ...]]:
         """A tensor and where in it the element of the row and of the loops over a group is.
@@ -192,18 +192,18 @@ class Nest:
         if self.policy.is_shared:
             count = product(self.shape(group))
             assert isinstance(count, int), "such scratch is reserved where sizes are known"
-            found = Tensor(f"a{len(self._private)}", dtype, (dtype.itemsize,), space="private")
-            self._private.append(Alloc(found.pointer, dtype, count, "private"))
-            return found
+            room = Tensor(f"a{len(self._private)}", dtype, (dtype.itemsize,), space="private")
+            self._private.append(Alloc(room.pointer, dtype, count, "private"))
+            return room
         shape = (*self.shape(group), *((self.bundle,) if self.has_arrays else ()))
         strides: list[Size] = []
         step: Size = dtype.itemsize
         for size in reversed(shape):
             strides.append(step)
             step = step * size
-        found = Tensor("scratch", dtype, tuple(reversed(strides)), self._scratch)
+        room = Tensor("scratch", dtype, tuple(reversed(strides)), self._scratch)
         self._scratch = (self._scratch + step + 63) // 64 * 64
-        return found
+        return room
 
     def aside(self, tensor: Tensor, group: Factors) -> tuple[Expr, ...]:
         """The index in such scratch of the element where the loops are."""
@@ -246,20 +246,20 @@ class Nest:
             return tuple(body)
         last = f"i{len(shape) - 1}"
         flat = mul(Name("e"), Extent(width))
-        found: tuple[Statement, ...] = tuple(Set(f"i{i}", at) for i, at in enumerate(indices(shape, flat)))
+        inner: tuple[Statement, ...] = tuple(Set(f"i{i}", at) for i, at in enumerate(indices(shape, flat)))
         if width == 1:
-            found = (*found, *body)
+            inner = (*inner, *body)
         else:
             step = Set(last, add(Name("column"), Name("v")))
-            found = (
-                *found,
+            inner = (
+                *inner,
                 Set("column", Name(last)),
                 Loop("v", Extent(width), (step, *body), reassociate=True, kind="unrolled"),
             )
         count = product(shape)
         groups = count // width if isinstance(count, int) else quotient(count, width)
         assert groups is not None, "the width divides the last axis"
-        return (Loop("e", Extent(groups), found, reassociate=True, kind="parallel"),)
+        return (Loop("e", Extent(groups), inner, reassociate=True, kind="parallel"),)
 
     def sums_in_blocks(self, group: Factors) -> bool:
         """Whether a block of elements is summed up in their own dtype; threads of a GPU take long rows in f64."""
@@ -276,11 +276,11 @@ class Nest:
         shape = self.shape(group)
         if self.policy.is_shared and reassociate:
             return self._shared(group, body)
-        found = self.each(body)
+        nested = self.each(body)
         for i in reversed(range(len(shape))):
             innermost = i == len(shape) - 1 and not self.has_arrays
-            found = (Loop(f"i{i}", Extent(shape[i]), found, reassociate=reassociate and innermost),)
-        return found
+            nested = (Loop(f"i{i}", Extent(shape[i]), nested, reassociate=reassociate and innermost),)
+        return nested
 
     def summed(
         self,
@@ -299,20 +299,20 @@ class Nest:
         # Lanes of a vector share a block of a row between them; a row of a bundle has it for itself.
         block = self.policy.block if self.bundled is None else self.policy.bundled_block
         free = self.bundled is None
-        found: tuple[Statement, ...]
+        nested: tuple[Statement, ...]
         if isinstance(extent, int) and extent <= block:
             inner = Loop(f"i{last}", Extent(extent), self.each(body), reassociate=free)
-            found = (*self.each(before), inner, *self.each(after))
+            nested = (*self.each(before), inner, *self.each(after))
         else:
             start = mul(Name("block"), Extent(block))
             count = minimum(Extent(block), Call("sub", (Extent(extent), Name("start")), i64))
             step = Set(f"i{last}", add(Name("start"), Name("step")))
             inner = Loop("step", count, (step, *self.each(body)), reassociate=free)
             blocks = Extent((extent + (block - 1)) // block)
-            found = (Loop("block", blocks, (Set("start", start), *self.each(before), inner, *self.each(after))),)
+            nested = (Loop("block", blocks, (Set("start", start), *self.each(before), inner, *self.each(after))),)
         for i in reversed(range(last)):
-            found = (Loop(f"i{i}", Extent(shape[i]), found),)
-        return found
+            nested = (Loop(f"i{i}", Extent(shape[i]), nested),)
+        return nested
 
 
 def _bundled(tensors: Sequence[Placed], rows: set[int], loops: set[int]) -> int | None:

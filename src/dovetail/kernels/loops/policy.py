@@ -38,9 +38,9 @@ class TilePolicy:
     block: int
     """Elements that are summed up in their own dtype before the sum goes to a wider one."""
     bundled_block: int
-    """The same, where each row of a bundle has a sum of its own."""
+    """That number where each row of a bundle has a sum of its own."""
     widest_bundle: int = 0
-    """The same of a tensor that is read from memory, at most; 0 where it is not wider."""
+    """Rows of a bundle of a tensor that is read from memory, at most; 0 where it is not wider."""
     cached_bytes: int = 0
     """Bytes of a tensor from which on it is read from memory."""
     threads: int = 0

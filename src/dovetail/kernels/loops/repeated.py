@@ -37,14 +37,14 @@ class Repeated:
 
         None where a name is the same for all elements at first and then differs, or leaves a loop or a condition.
         """
-        own, found, still = [*moving], list[Statement](), set[str]()
+        own, statements, still = [*moving], list[Statement](), set[str]()
         for number, s in enumerate(body):
             names = {one.name for one in own}
             if isinstance(s, When) and defs(s.body) & uses(body[number + 1 :]):
                 return None
             match s:
                 case Set() if not _moves(s.value, names) and s.name not in names:
-                    found.append(replace(s, value=_still(s.value)))
+                    statements.append(replace(s, value=_still(s.value)))
                     still.add(s.name)
                 case Set() if s.name not in still:
                     own.append(s)
@@ -52,18 +52,18 @@ class Repeated:
                     repeated = self.of(inner, own)
                     if repeated is None or defs(inner) & (names | still):
                         return None
-                    found.append(When(_still(condition), tuple(repeated)))
+                    statements.append(When(_still(condition), tuple(repeated)))
                 case Store() if not any(_moves(x, names) for x in (s.value, *s.at)):
-                    found.append(s)
+                    statements.append(s)
                 case Store():
-                    found.append(Loop(self.variable, Extent(self.count), (*own, s), kind="unrolled"))
+                    statements.append(Loop(self.variable, Extent(self.count), (*own, s), kind="unrolled"))
                 case _:
                     return None
-        return found
+        return statements
 
 
 def _moves(expr: Expr, names: set[str]) -> bool:
-    """Whether an expression differs between elements: it is made of some names, elsewhere than along an axis of one."""
+    """Whether an expression differs between elements: it reads some names, elsewhere than along an axis of one."""
     match expr:
         case Name(name):
             return name in names

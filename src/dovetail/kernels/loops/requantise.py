@@ -34,37 +34,37 @@ _NARROW = 8
 class Requantiser:
     """Rewrites the expressions of one statement; what they share stays shared."""
 
-    found: dict[int, Expr] = field(default_factory=dict[int, Expr])
+    changed: dict[int, Expr] = field(default_factory=dict[int, Expr])
     kept: list[Expr] = field(default_factory=list[Expr])
-    """Keeps the keys of `found` alive."""
+    """Keeps the keys of `changed` alive."""
     rounded: dict[int, _Rounded | None] = field(default_factory=dict[int, "_Rounded | None"])
 
     def rewritten(self, expr: Expr) -> Expr:
-        """The expression with every requantisation in it made cheaper."""
+        """Rewrite every requantisation in an expression to a cheaper one."""
         stack = [expr]
         while stack:
             top = stack[-1]
-            pending = [x for x in _operands(top) if id(x) not in self.found]
+            pending = [x for x in _operands(top) if id(x) not in self.changed]
             if pending:
                 stack += pending
                 continue
             stack.pop()
-            if id(top) not in self.found:
+            if id(top) not in self.changed:
                 self.kept.append(top)
-                self.found[id(top)] = self._one(top)
-        return self.found[id(expr)]
+                self.changed[id(top)] = self._one(top)
+        return self.changed[id(expr)]
 
     def _one(self, expr: Expr) -> Expr:
         """One expression whose operands are rewritten."""
         if not isinstance(expr, Call):
             return expr
         if expr.op == "cast":
-            made = self._dequantised(expr) if expr.dtype is f32 else self._quantised(expr)
-            if made is not None:
-                return made
-        given = tuple(self.found[id(x)] for x in expr.operands)
-        same = all(x is y for x, y in zip(given, expr.operands, strict=True))
-        return expr if same else Call(expr.op, given, expr.dtype)
+            requantised = self._dequantised(expr) if expr.dtype is f32 else self._quantised(expr)
+            if requantised is not None:
+                return requantised
+        operands = tuple(self.changed[id(x)] for x in expr.operands)
+        same = all(x is y for x, y in zip(operands, expr.operands, strict=True))
+        return expr if same else Call(expr.op, operands, expr.dtype)
 
     def _quantised(self, expr: Call) -> Expr | None:
         """A clipped value as an integer, without a range check."""
@@ -99,9 +99,9 @@ class Requantiser:
         if id(x) not in self.rounded:
             self.kept.append(x)
             self.rounded[id(x)] = self._rounded(x)
-        found = self.rounded[id(x)]
+        rounded = self.rounded[id(x)]
         low, high = whole_range(cast.dtype)
-        return found if found is not None and low <= found.low and found.high <= high else None
+        return rounded if rounded is not None and low <= rounded.low and rounded.high <= high else None
 
     def _rounded(self, x: Expr) -> _Rounded | None:
         """clip(round(x / scale) + zero, low, high), with the clip before the quotient."""
@@ -132,13 +132,13 @@ class Requantiser:
         parts = reciprocal(scale, int(low - zero), int(high - zero))
         if parts is None:
             return None
-        inner = self.found[id(quotient.operands[0])]
+        inner = self.changed[id(quotient.operands[0])]
         bounds = (np.float32(np.float32(n - zero) * np.float32(scale)) for n in (low, high))
         for op, edge in zip(("fold_maximum", "fold_minimum"), bounds, strict=True):
             inner = Call(op, (inner, Number(float(edge), f32)), f32)
         main, rest = (Number(part, f32) for part in parts)
-        made = Call("fma", (inner, main, Call("mul", (inner, rest), f32)), f32)
-        return _Rounded(Call("anchor", (made, Number(ANCHOR, f32)), f32), int(zero), int(low), int(high))
+        scaled = Call("fma", (inner, main, Call("mul", (inner, rest), f32)), f32)
+        return _Rounded(Call("anchor", (scaled, Number(ANCHOR, f32)), f32), int(zero), int(low), int(high))
 
 
 @dataclass(slots=True)
@@ -177,21 +177,21 @@ def reciprocal(scale: float, low: int, high: int) -> tuple[float, float] | None:
     boundaries = (np.arange(low, high, dtype=np.float64) + 0.5) * np.float64(divisor)
     ends = np.array([low, high], np.float32) * divisor
     x = np.concatenate([_around(boundaries.astype(np.float32)), ends]).astype(np.float32)
-    wanted = np.rint(x / divisor)
-    found = np.rint(_fma(x, main, x * rest))
-    agree = np.array_equal(found, wanted) and np.array_equal(found[-2:], np.array([low, high], np.float32))
+    exact = np.rint(x / divisor)
+    approximate = np.rint(_fma(x, main, x * rest))
+    agree = np.array_equal(approximate, exact) and np.array_equal(approximate[-2:], np.array([low, high], np.float32))
     return (float(main), float(rest)) if agree else None
 
 
 def _around(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Floats next to each other, around each of some."""
-    found = [x]
+    neighbours = [x]
     for toward in (-np.inf, np.inf):
         near = x
         for _ in range(_NEAR):
             near = np.nextafter(near, np.float32(toward))
-            found.append(near)
-    return np.concatenate(found)
+            neighbours.append(near)
+    return np.concatenate(neighbours)
 
 
 def _fma(x: NDArray[np.float32], by: np.float32, plus: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -76,18 +76,18 @@ def _step(expr: Expr, steps: Mapping[str, int | None]) -> int | None:
     """By how much an index grows from one iteration to the next; None where that is not known."""
     if expr.dtype is not i64:
         return None
-    found: dict[int, int | None] = {}
+    steps_of: dict[int, int | None] = {}
     stack = [expr]  # a chain may be longer than Python's stack
     while stack:
         part = stack[-1]
         operands = part.operands if isinstance(part, Call) else part.at if isinstance(part, Load) else ()
-        pending = [x for x in operands if id(x) not in found]
+        pending = [x for x in operands if id(x) not in steps_of]
         if pending:
             stack += pending
             continue
         stack.pop()
-        found[id(part)] = _combined(part, [found[id(x)] for x in operands], steps)
-    return found[id(expr)]
+        steps_of[id(part)] = _combined(part, [steps_of[id(x)] for x in operands], steps)
+    return steps_of[id(expr)]
 
 
 def _combined(expr: Expr, grown: Sequence[int | None], steps: Mapping[str, int | None]) -> int | None:

@@ -41,9 +41,9 @@ def in_registers(body: tuple[Statement, ...], turns: int) -> tuple[Statement, ..
     """What a thread does for its share of a row, at most `turns` groups of neighbours, with stores of whole groups."""
     if any([isinstance(s, Loop) and s.kind != "unrolled" for s in everything(body)]):
         return body
-    made = _Registers(turns)
-    found = made.body_of(body)
-    return (*made.allocations.values(), *found) if made.allocations else body
+    registers = _Registers(turns)
+    rewritten = registers.body_of(body)
+    return (*registers.allocations.values(), *rewritten) if registers.allocations else body
 
 
 @dataclass(slots=True)
@@ -54,13 +54,13 @@ class _Registers:
     """Results by the tensor and the index that they were stored at."""
 
     def body_of(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for s in body:
             if isinstance(s, Loop) and (count := _count(s)) is not None:
-                found += self._group(s, count)
+                statements += self._group(s, count)
             else:
-                found.append(with_bodies(s, self.body_of))
-        return tuple(found)
+                statements.append(with_bodies(s, self.body_of))
+        return tuple(statements)
 
     def _group(self, loop: Loop, count: int) -> list[Statement]:
         """A loop over neighbours, and then the stores of all of them."""
@@ -76,11 +76,11 @@ class _Registers:
             self.kept[store.tensor, store.at] = room
             inside.append(Store(room, (own,), store.value))
             stores.append((condition, replace(store, value=Load(room, (own,)))))
-        found: list[Statement] = [replace(loop, body=tuple(inside))]
+        statements: list[Statement] = [replace(loop, body=tuple(inside))]
         for condition, store in stores:
             each = Loop(loop.variable, loop.extent, (*_needed(sets, store.at), store), kind="unrolled")
-            found.append(each if condition is None else When(condition, (each,)))
-        return found
+            statements.append(each if condition is None else When(condition, (each,)))
+        return statements
 
     def _room(self, tensor: Tensor, count: int) -> Tensor:
         name = f"kept_{tensor.pointer}"

@@ -1,4 +1,4 @@
-"""Two-stage reductions: many blocks reduce parts of a few long rows, and a second kernel combines what they found.
+"""Two-stage reductions: many blocks reduce parts of a few long rows, and a second kernel combines their results.
 
 Each part goes to a place of its own in a workspace, and the second kernel combines them in one order, so that runs
 repeat to the bit. A row is split where there are too few rows to fill a device.
@@ -65,17 +65,17 @@ class SplitLimits:
     blocks: int
     """Blocks that fill the device."""
     bundle_blocks: int
-    """The same for blocks that take a bundle of rows."""
+    """Blocks that fill the device, where each takes a bundle of rows."""
     elements: int
     """Elements that a part has at least."""
 
 
 def split_reduction(kernel: Kernel, tiles: Size, bundle: int, limits: SplitLimits) -> SplitReduction | None:
     """A reduction of few long rows as two kernels; None where one kernel serves better, or the row is read twice."""
-    found = _row_loop(kernel.body)
-    if found is None or not isinstance(tiles, int) or tiles == 0:
+    row_loop = _row_loop(kernel.body)
+    if row_loop is None or not isinstance(tiles, int) or tiles == 0:
         return None
-    loop, outer = found
+    loop, outer = row_loop
     lanes = 1 if outer is None else bundle
     parts = _parts(loop, tiles, limits.blocks if outer is None else limits.bundle_blocks, limits.elements // lanes)
     reduced = reductions(loop.body)
@@ -131,10 +131,10 @@ class _Split:
             for p, r in zip(self.partials, self.reduced, strict=True)
         ]
         loop = replace(self.loop, variable="own", extent=Name("share"), body=(own, *self.loop.body))
-        found = (Set("start", start), Set("share", minimum(share, left)), loop, *stores)
+        reduced = (Set("start", start), Set("share", minimum(share, left)), loop, *stores)
         row = Set(self.kernel.tile, Call("div", (Name(_PIECE), Extent(self.parts)), i64))
         part = Set(_PART, Call("rem", (Name(_PIECE), Extent(self.parts)), i64))
-        body = (row, part, *self._replaced(found, after=False))
+        body = (row, part, *self._replaced(reduced, after=False))
         written = tuple(p.pointer for p in self.partials)
         pointers = tuple(n for n in self.kernel.pointers if n in pointers_in(body))
         return Kernel(f"{self.kernel.name}_parts", (*pointers, *written), written, _PIECE, body, sizes=sizes_in(body))
@@ -156,12 +156,12 @@ class _Split:
         """The kernel's body with something in place of the loop over the row, and what comes after it or not."""
         inner = self.kernel.body if self.outer is None else self.outer.body
         at = inner.index(self.loop)
-        found = (*inner[:at], *instead, *(inner[at + 1 :] if after else ()))
+        replaced = (*inner[:at], *instead, *(inner[at + 1 :] if after else ()))
         if self.outer is None:
-            return found
+            return replaced
         body, place = self.kernel.body, self.kernel.body.index(self.outer)
         rest = body[place + 1 :] if after else ()
-        return (*body[:place], replace(self.outer, body=found), *rest)
+        return (*body[:place], replace(self.outer, body=replaced), *rest)
 
     def _tensor(self, partial: Partial) -> Tensor:
         item = partial.dtype.itemsize

@@ -59,8 +59,8 @@ class Cut:
 
     def head(self, tile: Expr) -> tuple[Statement, ...]:
         """Where the tile starts along each axis that is cut."""
-        found = zip(indices(self.counts, tile), self.shape, self.steps, strict=True)
-        return tuple(Set(f"t{a}", mul(i, Extent(step))) for a, (i, size, step) in enumerate(found) if size != step)
+        axes = zip(indices(self.counts, tile), self.shape, self.steps, strict=True)
+        return tuple(Set(f"t{a}", mul(i, Extent(step))) for a, (i, size, step) in enumerate(axes) if size != step)
 
     @property
     def at(self) -> tuple[Expr, ...]:
@@ -81,13 +81,13 @@ class Cut:
 
     def nest(self, body: Sequence[Statement], depth: int = 0, early: Sequence[Statement] = ()) -> tuple[Statement, ...]:
         """The loops around a body; `early` is done as soon as the indices of `depth` axes are known."""
-        found = (*(early if depth == len(self.shape) else ()), *body)
+        nested = (*(early if depth == len(self.shape) else ()), *body)
         for axis in reversed(range(len(self.shape))):
             if self.steps[axis] != 1:
-                found = (Loop(f"j{axis}", self.extent(axis), found),)
+                nested = (Loop(f"j{axis}", self.extent(axis), nested),)
             if depth == axis:
-                found = (*early, *found)
-        return found
+                nested = (*early, *nested)
+        return nested
 
 
 def cut(shape: tuple[Size, ...], itemsize: int, tiles: TilePolicy, width: int = 1) -> Cut | Flat:
@@ -161,9 +161,9 @@ class Flat:
         left = Call("sub", (Extent(self.count), Name("start")), i64)
         if self.width == 1:
             count = minimum(Extent(self.threads), left)
-            found = self.indexed(add(Name("start"), Name("j")))
+            indexed = self.indexed(add(Name("start"), Name("j")))
             elements = Elements(Name("start"), self.threads, self.count)
-            return (Loop("j", count, (*found, *inner), kind="parallel", elements=elements),)
+            return (Loop("j", count, (*indexed, *inner), kind="parallel", elements=elements),)
         first = add(Name("start"), mul(Name("j"), Extent(self.width)))
         last = len(self.shape) - 1
         step = Set(f"j{last}", add(Name("column"), Name("v")))
@@ -241,8 +241,8 @@ class Transpose:
 def transposed(read: Tensor, written: Tensor, shape: tuple[Size, ...], number: int, tiles: TilePolicy) -> Turn:
     """A copy whose source is dense along the axis before the last, and whose result is along the last."""
     boxes = Cut(shape, (*[1] * (len(shape) - 2), tiles.square, tiles.square))
-    found = Transpose(boxes, read, written, f"tile{number}", tiles.square)
-    return Turn(found, (), found.work)
+    transpose = Transpose(boxes, read, written, f"tile{number}", tiles.square)
+    return Turn(transpose, (), transpose.work)
 
 
 def vector_width(
@@ -300,16 +300,16 @@ def in_turn(turns: Sequence[Turn], *, rolled: bool = False) -> tuple[tuple[State
         nest = one.boxes.nest(one.body)
         nest = tuple(map(_rolled, nest)) if rolled else nest
         return (*one.boxes.head(Name("tile")), *nest), one.boxes.tiles, one.work
-    found: list[Statement] = []
+    guarded: list[Statement] = []
     first: Size = 0
     local = Name("local")
     for turn in turns:
         inside = Call("greater_equal", (local, ZERO), bool_), Call("less", (local, Extent(turn.boxes.tiles)), bool_)
-        found.append(Set("local", Call("sub", (Name("tile"), Extent(first)), i64)))
+        guarded.append(Set("local", Call("sub", (Name("tile"), Extent(first)), i64)))
         statements = (*turn.boxes.head(local), *map(_rolled, turn.boxes.nest(turn.body)))
-        found.append(When(Call("bit_and", inside, bool_), statements))
+        guarded.append(When(Call("bit_and", inside, bool_), statements))
         first = first + turn.boxes.tiles
-    return tuple(found), first, max((t.work for t in turns), default=1)
+    return tuple(guarded), first, max((t.work for t in turns), default=1)
 
 
 def _rolled(statement: Statement) -> Statement:

@@ -43,9 +43,9 @@ class Uniform:
             case Name(name) if name in self.set:
                 return self._named(name)
             case Call(op, operands, dtype):
-                found = [self.of(x) for x in operands]
-                known = [x for x in found if x is not None]
-                return Call(op, tuple(known), dtype) if len(known) == len(found) else None
+                uniform = [self.of(x) for x in operands]
+                known = [x for x in uniform if x is not None]
+                return Call(op, tuple(known), dtype) if len(known) == len(uniform) else None
             case _:
                 return None
 
@@ -58,10 +58,10 @@ class Uniform:
                 return size - 1
             case Name(name) if name in self.set:
                 values = self.set.pop(name)
-                found = [self.most(x) for x in values]
+                bounds = [self.most(x) for x in values]
                 self.set[name] = values
-                known = [x for x in found if x is not None]
-                return max(known) if len(known) == len(found) else None
+                known = [x for x in bounds if x is not None]
+                return max(known) if len(known) == len(bounds) else None
             case _:
                 return None
 
@@ -74,7 +74,7 @@ class Uniform:
 
 
 def at_block(expr: Expr, block: int) -> int | None:
-    """The value of a uniform expression in one block, where it is made of sums, products and remainders."""
+    """The value of a uniform expression in one block, where it consists of sums, products and remainders."""
     return number_of(expr, {}, block)
 
 

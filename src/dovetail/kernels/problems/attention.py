@@ -54,7 +54,7 @@ class Attention:
     groups: int
     """Heads of queries that share a head of keys and values."""
     strides: Mapping[str, tuple[Size, ...]]
-    """Of q, k, v and y, and where they are given of mask, keep, sinks, and cos and sin for queries and for keys."""
+    """Of q, k, v and y, and of those present of mask, keep, sinks, and cos and sin for queries and for keys."""
     scale: float
     softcap: float | None
     causal: bool
@@ -147,13 +147,13 @@ def find_widened(value: Value, locations: TensorLocations) -> Widened | None:
         return None
     call = dict(attention.arguments(anchor.operands, anchor.attrs))
     call |= {name: call[name].operands[0] for name in ("k", "v") if _widens(call[name])}
-    given = [x for x in call.values() if isinstance(x, Value)]
+    operands = [x for x in call.values() if isinstance(x, Value)]
     arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(value.operands)}
     known = {argument: Alias(argument, 0, locations(v).strides) for argument, v in arguments.items()}
-    found = known | find_aliases([v for v in walk(given) if v not in arguments], known)
-    if any(x not in found or found[x].root not in arguments for x in given):
+    aliases = known | find_aliases([v for v in walk(operands) if v not in arguments], known)
+    if any(x not in aliases or aliases[x].root not in arguments for x in operands):
         return None
-    return Widened(anchor, call, found, arguments)
+    return Widened(anchor, call, aliases, arguments)
 
 
 def _widens(value: Value) -> bool:

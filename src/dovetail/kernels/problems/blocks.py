@@ -29,8 +29,8 @@ class BlockProduct:
     @property
     def name(self) -> str:
         """Of the only format."""
-        (found,) = self.names
-        return found
+        (name,) = self.names
+        return name
 
     @property
     def format(self) -> Format:
@@ -56,20 +56,20 @@ def find_blocks(of: StepProblem[object]) -> BlockProduct | Refused:
     def otherwise(weights: Value) -> Refused:
         return Refused("weights_are_blocks", weights.op.name, library.dequantise_blocks.name)
 
-    found = find_stored(contraction, is_stored, otherwise)
-    if isinstance(found, Refused):
-        return found
-    names = {str(part.attrs["format"]) for parts in found for part in parts}
-    blocks = tuple([tuple([part.operands[0] for part in parts]) for parts in found])
+    stored = find_stored(contraction, is_stored, otherwise)
+    if isinstance(stored, Refused):
+        return stored
+    names = {str(part.attrs["format"]) for parts in stored for part in parts}
+    blocks = tuple([tuple([part.operands[0] for part in parts]) for parts in stored])
     return BlockProduct(contraction, tuple(sorted(names)), blocks)
 
 
 def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
     """A step as products with weights in blocks of one format."""
-    found = of.once(find_blocks)
-    if isinstance(found, BlockProduct) and len(found.names) > 1:
-        return Refused("blocks_have_one_format", ", ".join(found.names))
-    return found
+    product = of.once(find_blocks)
+    if isinstance(product, BlockProduct) and len(product.names) > 1:
+        return Refused("blocks_have_one_format", ", ".join(product.names))
+    return product
 
 
 def formats_alike(value: Value, locations: TensorLocations) -> frozenset[str]:
@@ -79,13 +79,13 @@ def formats_alike(value: Value, locations: TensorLocations) -> frozenset[str]:
 
 
 def _formats(locations: TensorLocations) -> dict[Hashable, frozenset[str]]:
-    found: dict[Hashable, frozenset[str]] = {}
+    by_key: dict[Hashable, frozenset[str]] = {}
     for value in locations.steps:
         some = formats_of(value)
         if some:
             key = _shape(value)
-            found[key] = found.get(key, frozenset()) | some
-    return found
+            by_key[key] = by_key.get(key, frozenset()) | some
+    return by_key
 
 
 def _shape(value: Value) -> Hashable:
@@ -94,15 +94,15 @@ def _shape(value: Value) -> Hashable:
 
 def formats_of(value: Value) -> frozenset[str]:
     """The formats of the operands of a step."""
-    found: set[str] = set()
+    formats: set[str] = set()
     left = [*value.operands]
     while left:
         weights = left.pop()
         if weights.op is library.dequantise_blocks:
-            found.add(str(weights.attrs["format"]))
+            formats.add(str(weights.attrs["format"]))
         elif weights.op in (ops.permute, ops.concat):
             left += weights.operands
-    return frozenset(found)
+    return frozenset(formats)
 
 
 __all__ = ["BlockProduct", "find_block_product", "find_blocks", "formats_alike", "formats_of"]

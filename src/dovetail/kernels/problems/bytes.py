@@ -92,10 +92,10 @@ class ByteProduct:
 def find_byte_product(of: StepProblem[object]) -> ByteProduct | Refused:
     """A step as one contraction of bytes with weights."""
     body = of.body
-    found = [v for v in body.order if v.op in _CONTRACTIONS]
-    if len(found) != 1 or len(body.results) != 1:
-        return Refused("body_is_one_contraction", f"{len(found)} with {len(body.results)} results", "1")
-    (product,) = found
+    contractions = [v for v in body.order if v.op in _CONTRACTIONS]
+    if len(contractions) != 1 or len(body.results) != 1:
+        return Refused("body_is_one_contraction", f"{len(contractions)} with {len(body.results)} results", "1")
+    (product,) = contractions
     if product.dtype is not i32:
         return Refused("sums_are_i32", product.dtype.name, i32.name)
     if product.shape != body.results[0].shape:
@@ -201,7 +201,7 @@ def _offsets(weights: Value, kept: int) -> bool | None:
 def _offsets_of(array: Array, kept: int) -> bool | None:
     """The same of integers that are known."""
     summed = tuple(a for a in range(array.ndim) if a != kept % array.ndim)
-    low, high = (np.asarray(found, np.int64) for found in (array.min(axis=summed), array.max(axis=summed)))
+    low, high = (np.asarray(extreme, np.int64) for extreme in (array.min(axis=summed), array.max(axis=summed)))
     return None if (high - low > 255).any() else bool((low < -128).any() or (high > 127).any())
 
 

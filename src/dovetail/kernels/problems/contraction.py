@@ -54,11 +54,11 @@ class Contraction:
 
 
 def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
-    """The same where the products are floats that are summed in f32."""
-    found = of.once(find_products)
-    if isinstance(found, Contraction) and found.products[0].dtype not in SUMMED_IN_F32:
-        return Refused("sums_are_f32", found.products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
-    return found
+    """Return the contraction where its products are floats with f32 accumulators."""
+    contraction = of.once(find_products)
+    if isinstance(contraction, Contraction) and contraction.products[0].dtype not in SUMMED_IN_F32:
+        return Refused("sums_are_f32", contraction.products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
+    return contraction
 
 
 def find_products(of: StepProblem[object]) -> Contraction | Refused:
@@ -92,22 +92,22 @@ def find_products(of: StepProblem[object]) -> Contraction | Refused:
     return Contraction(body, products, parts, tuple(v for v in reads(body) if v in read))
 
 
-def epilogue_of(found: Contraction, known: Mapping[Value, Sequence[Expr]]) -> list[Expr]:
+def epilogue_of(contraction: Contraction, known: Mapping[Value, Sequence[Expr]]) -> list[Expr]:
     """The results at one element; `known` has the sums and what is read, each once for every part of the columns."""
-    made: dict[Value, Sequence[Expr]] = dict(known)
-    for value in found.body.order:
-        if value in made:
+    exprs: dict[Value, Sequence[Expr]] = dict(known)
+    for value in contraction.body.order:
+        if value in exprs:
             continue
-        made |= {x: [number(x)] for x in value.operands if is_number(x)}
+        exprs |= {x: [number(x)] for x in value.operands if is_number(x)}
         if value.op is ops.part:
-            made[value] = [made[value.operands[0]][value.attrs["index"]]]
+            exprs[value] = [exprs[value.operands[0]][value.attrs["index"]]]
             continue
-        count = max(len(made[x]) for x in value.operands)
-        made[value] = [
-            Call(value.op.name, tuple(made[x][i % len(made[x])] for x in value.operands), value.dtype)
+        count = max(len(exprs[x]) for x in value.operands)
+        exprs[value] = [
+            Call(value.op.name, tuple(exprs[x][i % len(exprs[x])] for x in value.operands), value.dtype)
             for i in range(count)
         ]
-    return [made[result][0] for result in found.body.results]
+    return [exprs[result][0] for result in contraction.body.results]
 
 
 __all__ = ["SUMMED_IN_F32", "Contraction", "epilogue_of", "find_contraction", "find_products"]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, f16, f32
-from dovetail.ir.value import Value
+from dovetail.ir.rewrite import rebuild_values
+from dovetail.ir.value import Op, Value, make
 from dovetail.ir.walk import walk
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import Epilogue, RowSteps
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import EpilogueSteps, find_convolution
-from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
 from dovetail.kernels.spec import SizeFunction, TensorLocations
-from dovetail.library.activation import Activation
+from dovetail.library.activation import Activation, activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv, conv_transpose
+from dovetail.ops.region import anchor_of, region
 from dovetail.plan.liveness import results_of
 
 
@@ -39,7 +40,7 @@ class ConvProblem:
     """Strides and offsets of the operands and results of an epilogue on rows, by name."""
 
     def known(self, number: SizeFunction) -> ConvProblem:
-        """The same with sizes as they are in one run."""
+        """Replace symbols by the sizes of one run."""
         steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
         geometry, strides = self.geometry.known(number), tuple([(name, number(size)) for name, size in self.strides])
         images = number(self.images)
@@ -51,18 +52,18 @@ class ConvProblem:
         of each operand of an epilogue are equally far apart."""
         rows, columns = self.geometry.out
         level = self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
-        found = dict(self.strides)
-        names = [name.removesuffix("_row") for name in found if name.endswith("_row")]
-        return level and (rows == 1 or all(found[f"{n}_row"] == found[f"{n}_column"] * columns for n in names))
+        strides = dict(self.strides)
+        names = [name.removesuffix("_row") for name in strides if name.endswith("_row")]
+        return level and (rows == 1 or all(strides[f"{n}_row"] == strides[f"{n}_column"] * columns for n in names))
 
     def sizes_by_name(self, *residual: str) -> dict[str, Size]:
         """Channels, filters, groups and strides, as kernels name their arguments; strides of the residual by name."""
         image, channel = self.steps
-        found: dict[str, Size] = {
+        sizes: dict[str, Size] = {
             "channels": self.channels, "filters": self.filters, "groups": self.groups, "image_step": image,
             "group_step": channel * self.channels, "channel_step": channel,
         }  # fmt: skip
-        return found | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
+        return sizes | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
 
     @property
     def sums(self) -> int:
@@ -70,70 +71,78 @@ class ConvProblem:
         return self.channels * self.geometry.taps
 
 
-def _added_to(value: Value) -> Value:
-    """The convolution that a residual is added to."""
-    options = {name: value.attrs[name] for name in ("strides", "dilations", "padding", "groups")}
-    return conv(*value.operands[:2], **options)
+ANCHORS = (conv, conv_bias_act, conv_transpose)
+AXES = ("image", "channel", "row", "column")
+"""The axes of a result. Where all operands are level, `column` counts the pixels of an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution, its bias, what is added to it, and its activation."""
+    """A convolution, its bias, what is added to it, and the steps on its sums."""
 
     result: Value
     x: Value
     w: Value
-    b: Value | None = None
-    residual: Value | None = None
-    act: Activation | EpilogueSteps = "none"
-    call: Value | None = None
-    """The convolution inside a region; None where the value is one itself."""
-    region: Value | None = None
-    has_row_steps: bool = False
-    """Whether a region has steps that run on finished rows."""
-    rows: RowEpilogue | None = None
-    """Those steps, once they are code."""
+    b: Value | None
+    residual: Value | None
+    call: Value
+    """The convolution of the arguments of the step, bias, residual and activation included."""
+    results: tuple[Value, ...]
+    """What the step makes of it."""
+    act: Activation
+    is_rounded_to_16_bits: bool
+    """Whether steps see no more of it than a 16-bit float holds, after its activation."""
+    epilogue: Epilogue = Epilogue()
+    """What becomes of its sums, once that is code."""
     row_steps: RowSteps | None = None
 
-    @property
-    def is_rounded_to_16_bits(self) -> bool:
-        """Whether the steps of its region see no more of its result than a 16-bit float holds."""
-        if self.call is None or self.region is None:
-            return False
-        results = self.region.attrs["body"].results
-        readers = [v for v in walk(results) if self.call in v.operands]
-        return self.call not in results and all(v.op is ops.cast and v.dtype in (f16, bf16) for v in readers)
-
     @staticmethod
-    def of(value: Value) -> Convolution | None:
-        """The convolution that a value is."""
-        inside = find_convolution(value)
-        if inside is not None and inside.call.op is not conv_transpose:
-            given, result = inside.operands, results_of(value)[0]
-            residual = given.get("residual")
-            if residual is not None and result.shape != _added_to(inside.call).shape:
+    def of(value: Value, anchors: Sequence[Op] = (conv, conv_bias_act)) -> Convolution | None:
+        """The convolution that a value is, or that is the anchor of a region."""
+        if value.op is region:
+            call, results = anchor_of(value.attrs["body"]), value.attrs["body"].results
+            if call is None or any(v.op is not leaf.ARGUMENT for v in call.operands):
                 return None
-            act, above = inside.applied, inside.steps is None
-            return Convolution(
-                result, given["x"], given["w"], given.get("b"), residual, act, inside.call, value, above
-            )  # fmt: skip
-        if value.op is conv_bias_act:
-            call = conv_bias_act.of(value)
-            if call.residual is not None and value.shape != _added_to(value).shape:
+        elif value.op not in anchors:
+            return None
+        else:
+            call = value.with_operands(tuple([leaf.argument(i, v.tensor) for i, v in enumerate(value.operands)]))
+            results = (call,)
+        if call.op not in anchors:
+            return None
+        read: dict[str, Value | None] = dict(zip(("x", "w"), call.operands, strict=False))
+        readers = [v for v in walk(results) if call in v.operands]
+        is_rounded = call not in results and all(v.op is ops.cast and v.dtype in (f16, bf16) for v in readers)
+        act: Activation = "none"
+        if call.op is conv_bias_act:
+            inside = conv_bias_act.of(call)
+            read |= {"b": inside.b, "residual": inside.residual}
+            act = inside.act
+            if inside.residual is not None and call.shape != _without_residual(call).shape:
                 return None
-            return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
-        x, w = value.operands[:2] if value.op is conv else (None, None)
-        return None if x is None or w is None else Convolution(value, x, w)
+        operands = {name: value.operands[int(v.attrs["index"])] for name, v in read.items() if v is not None}
+        x, w, b, residual = map(operands.get, ("x", "w", "b", "residual"))
+        assert x is not None and w is not None, "every convolution has them"
+        return Convolution(results_of(value)[0], x, w, b, residual, call, results, act, is_rounded)
+
+    @property
+    def sums(self) -> Value:
+        """The convolution without its activation."""
+        if self.act == "none":
+            return self.call
+        return make(self.call.op, self.call.operands, {**self.call.attrs, "act": "none"})
+
+    @property
+    def results_of_sums(self) -> tuple[Value, ...]:
+        """What the step makes of the sums: the activation, then the other steps."""
+        activated = activation(self.act, self.sums)
+        changed = rebuild_values(self.results, lambda v, _: activated if v is self.call else None)
+        return tuple([changed[r] for r in self.results])
 
     @property
     def attrs(self) -> Mapping[str, Any]:
         """Strides, dilations, padding and groups."""
-        return (self.result if self.call is None else self.call).attrs
-
-    @property
-    def epilogue(self) -> Epilogue:
-        """What becomes of its sums."""
-        return Epilogue(self.act, self.b is not None, self.residual is not None, self.rows)
+        return self.call.attrs
 
     @property
     def is_dense(self) -> bool:
@@ -165,6 +174,12 @@ class Convolution:
         strides = () if self.row_steps is None else tuple(self.row_steps.strides.items())
         step = (steps[0], steps[1])
         return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, step, residual, strides)
+
+
+def _without_residual(call: Value) -> Value:
+    """The convolution that a residual is added to."""
+    options = {name: call.attrs[name] for name in ("strides", "dilations", "padding", "groups")}
+    return conv(*call.operands[:2], **options)
 
 
 def known(size: Size) -> int:

@@ -75,7 +75,7 @@ class ConvGeometry:
         return all(isinstance(size, int) for size in (*self.sizes, *self.out, *self.before))
 
     def known(self, number: SizeFunction) -> ConvGeometry:
-        """The same with sizes as they are in one run."""
+        """Replace symbols by the sizes of one run."""
         (height, width), (down, across), (rows, columns), (above, before) = [
             map(number, pair) for pair in (self.sizes, self.steps, self.out, self.before)
         ]

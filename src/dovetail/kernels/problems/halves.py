@@ -46,10 +46,10 @@ def find_half_product(of: StepProblem[object]) -> HalfProduct | Refused:
     def otherwise(weights: Value) -> Refused:
         return Refused("weights_are_halves", weights.op.name, "a cast of parameters in f16 or bf16")
 
-    found = find_stored(contraction, is_stored, otherwise)
-    if isinstance(found, Refused):
-        return found
-    matrices = tuple([tuple([cast.operands[0] for cast in some]) for some in found])
+    stored = find_stored(contraction, is_stored, otherwise)
+    if isinstance(stored, Refused):
+        return stored
+    matrices = tuple([tuple([cast.operands[0] for cast in some]) for some in stored])
     kinds = {matrix.dtype for some in matrices for matrix in some}
     if len(kinds) > 1:
         return Refused("weights_have_one_type", ", ".join(sorted([kind.name for kind in kinds])))

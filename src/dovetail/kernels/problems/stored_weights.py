@@ -1,4 +1,4 @@
-"""Weights of a contraction that kernels read as they are stored: what their right operands are made from."""
+"""Weights of a contraction that kernels read in their stored format: what right operands are decoded from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_stored(
 
     `is_stored` says which matrices these are; `otherwise` refuses an operand that has others.
     """
-    found: list[list[Value]] = []
+    stored: list[list[Value]] = []
     for right in of.rights:
         is_transposed = swaps_columns(right) and right.operands[0] in of.body.arguments
         if right not in of.body.arguments and not is_transposed:
@@ -32,8 +32,8 @@ def find_stored(
         parts = _rows(weights, is_stored, is_transposed=is_transposed, rank=rank)
         if parts is None:
             return otherwise(weights)
-        found.append(parts)
-    return found
+        stored.append(parts)
+    return stored
 
 
 def swaps_columns(value: Value) -> bool:

@@ -61,10 +61,10 @@ class Windowed:
 def find_windowed(of: StepProblem[object]) -> Windowed | Refused:
     """A step as one convolution with an elementwise epilogue."""
     body = of.body
-    found = [v for v in body.order if v.op in CONVOLUTIONS]
-    if len(found) != 1:
-        return Refused("body_is_one_convolution", str(len(found)), "1")
-    value = found[0]
+    convolutions = [v for v in body.order if v.op in CONVOLUTIONS]
+    if len(convolutions) != 1:
+        return Refused("body_is_one_convolution", str(len(convolutions)), "1")
+    value = convolutions[0]
     if any(v not in body.views for v in value.operands):
         return Refused("factors_are_operands", "a factor that is computed")
     odd = [v.dtype.name for v in value.operands if not body.scalars.has_dtype(v.dtype) or v.dtype is bool_]

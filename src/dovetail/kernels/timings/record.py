@@ -26,7 +26,7 @@ class CardTimings:
     multiprocessors: int
     hertz: float
     tensor_hertz: float
-    """The same while tensor cores multiply."""
+    """Its clock while tensor cores multiply."""
     tensor_flops: float
     """By tensor cores, of 16-bit floats."""
     f32_flops: float
@@ -169,7 +169,7 @@ class AttentionTimings:
     warp_mask: float
     """Further cycles of a K step for a mask of bools."""
     split_share: float
-    """Cycles for each feature of warps along keys, which combine what they found."""
+    """Cycles for each feature of warps along keys, which combine their results."""
     lane_share: float
     """The same of queries without tensor cores."""
     lane_shuffles: float
@@ -193,7 +193,7 @@ class AttentionTimings:
     fma_block: float
     """Cycles of a block before its first K step and after its last for each feature."""
     combined: float
-    """Cycles of a second kernel that combines what blocks found."""
+    """Cycles of a second kernel that combines the results of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +217,15 @@ _TABLES = ("card", "launches", "gemm", "fma", "gemv", "attention")
 def timings_of(architecture: str) -> GpuTimings:
     """The figures of an architecture such as sm_90a; those of Hopper where it has no file."""
     name = architecture.removesuffix("a")
-    found = read(name if (FOLDER / f"{name}.toml").exists() else DEFAULT)
+    tables = read(name if (FOLDER / f"{name}.toml").exists() else DEFAULT)
     return GpuTimings(
-        str(found["fitted"]),
-        CardTimings(**found["card"]),
-        LaunchTimings(**found["launches"]),
-        GemmTimings(**found["gemm"]),
-        FmaTimings(**found["fma"]),
-        GemvTimings(**found["gemv"]),
-        AttentionTimings(**found["attention"]),
+        str(tables["fitted"]),
+        CardTimings(**tables["card"]),
+        LaunchTimings(**tables["launches"]),
+        GemmTimings(**tables["gemm"]),
+        FmaTimings(**tables["fma"]),
+        GemvTimings(**tables["gemv"]),
+        AttentionTimings(**tables["attention"]),
     )
 
 
@@ -235,8 +235,8 @@ def read(name: str) -> dict[str, Any]:
     inherits = own.pop("inherits", None)
     if inherits is None:
         return own
-    found = read(inherits)
-    return {"fitted": own.get("fitted", "")} | {table: found[table] | own.get(table, {}) for table in _TABLES}
+    inherited = read(inherits)
+    return {"fitted": own.get("fitted", "")} | {table: inherited[table] | own.get(table, {}) for table in _TABLES}
 
 
 __all__ = [

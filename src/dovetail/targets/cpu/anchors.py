@@ -14,7 +14,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.families.row_steps import row_steps
+from dovetail.kernels.families.row_steps import RowForm, row_steps, steps_above
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
@@ -26,8 +26,9 @@ from dovetail.kernels.problems.attention import (
     find_widened,
 )
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
-from dovetail.kernels.problems.region_steps import AXES, find_convolution
-from dovetail.kernels.problems.row_epilogue import RowSteps
+from dovetail.kernels.problems.convolution import ANCHORS as CONVOLUTIONS
+from dovetail.kernels.problems.convolution import Convolution
+from dovetail.kernels.problems.epilogue import RowSteps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
@@ -35,6 +36,7 @@ from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.policy import reads_halves
+from dovetail.targets.cpu.conv.epilogue import Applied, steps_of
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 BY_ROW: tuple[FusedOp[...], ...] = (
@@ -112,10 +114,15 @@ def _is_a_convolution(value: Value) -> bool:
     """Whether a kernel takes the steps: vector code on sums, or loops over finished rows."""
     if _is_integer(value):
         return _is_compiled(value)
-    found = find_convolution(value)
-    if found is None:
-        return False
-    return found.steps is not None or isinstance(row_steps(_problem(value), found.call, AXES, "channel"), RowSteps)
+    return not isinstance(_convolution_steps(value), Refused)
+
+
+def _convolution_steps(value: Value) -> Applied | Refused:
+    """How the kernel of a convolution applies the steps."""
+    convolution = Convolution.of(value, CONVOLUTIONS)
+    if convolution is None:
+        return Refused("step_is_a_convolution", value.op.name)
+    return steps_of(convolution, _problem(value), RowForm("channel"))
 
 
 def _is_f32(value: Value) -> bool:
@@ -135,8 +142,8 @@ def _reads_pixels(value: Value) -> bool:
 
 def _is_packed(value: Value) -> bool:
     """Several results are written by kernels of packed weights only."""
-    found = None if _is_integer(value) else find_convolution(value)
-    return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
+    convolution = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS)
+    return _has_one_result(value) or (convolution is not None and DENSE.is_bound(convolution.w))
 
 
 def _rows(value: Value) -> Offer | Refused:
@@ -163,23 +170,28 @@ def _is_an_attention(value: Value) -> bool:
     call = attention_call(value, anchor)
     if isinstance(attention_of(call, anchor.op.arguments(call.operands, call.attrs), DENSE), Refused):
         return False
-    return isinstance(row_steps(_problem(value), anchor, axes_of(anchor), "row"), RowSteps)
+    return isinstance(_row_steps(value, anchor), RowSteps)
+
+
+def _row_steps(value: Value, anchor: Value) -> RowSteps | Refused:
+    of = _problem(value)
+    return row_steps(of, anchor, steps_above(of, anchor), axes_of(anchor), RowForm("row"))
 
 
 def _widens_keys(value: Value) -> bool:
     """Whether a kernel reads keys and values of f16 as they are: that of few queries does, which reads each once."""
-    found = find_widened(value, DENSE)
-    if found is None:
+    widened = find_widened(value, DENSE)
+    if widened is None:
         return False
-    problem = found.attention({}, DENSE)
+    problem = widened.attention({}, DENSE)
     return not isinstance(problem, Refused) and reads_halves(problem)
 
 
 def _streams_operands(value: Value) -> bool:
-    found, anchor = None if _is_integer(value) else find_convolution(value), _inside(value)
-    if found is None or found.steps is not None:
+    convolution, anchor = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS), _inside(value)
+    if convolution is None or (isinstance(steps := _convolution_steps(value), Applied) and steps.rows is None):
         return True
-    filters = found.operands["w"].shape
+    filters = convolution.w.shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
     is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
     return taps <= STREAMED_TAPS or is_depthwise or not _full_operands(value)

@@ -34,15 +34,15 @@ def data_caches() -> Caches:
 
 def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
     """Bytes of the data caches, L1 first; empty where the system does not report them."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for index in _indices(root):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
             if kind != "Instruction":
-                found[int(level)] = int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
+                sizes[int(level)] = int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
         except (OSError, ValueError):
             continue
-    return tuple(found[level] for level in sorted(found))
+    return tuple(sizes[level] for level in sorted(sizes))
 
 
 def _line_bytes() -> int:
@@ -59,7 +59,7 @@ def _indices(root: Path) -> list[Path]:
 
 
 def busy_share(root: Path = Path("/"), *, seconds: float = 0.1) -> float:
-    """The share of all cores that is in use while this process sleeps; 0 where the system does not tell."""
+    """Return the share of all cores that is busy while this process sleeps; 0 where the system does not say."""
     before = _ticks(root)
     time.sleep(seconds)
     after = _ticks(root)

@@ -27,14 +27,14 @@ def normal(packed: Array) -> Array:
     at = np.flatnonzero(tiny).astype(np.int32)
     was = packed.reshape(-1)[at]
     count = np.array([at.size], np.int32)
-    found = aligned((packed.size + 2 * at.size + 1,))
-    np.concatenate([packed.reshape(-1), was, at.view(np.float32), count.view(np.float32)], out=found)
-    found[at] = np.copysign(_SMALLEST, was)
-    return found
+    joined = aligned((packed.size + 2 * at.size + 1,))
+    np.concatenate([packed.reshape(-1), was, at.view(np.float32), count.view(np.float32)], out=joined)
+    joined[at] = np.copysign(_SMALLEST, was)
+    return joined
 
 
 def as_before(packed: Array, shape: Sequence[int]) -> Array:
-    """What `normal` was given, of this shape."""
+    """Return the array of this shape that `normal` took."""
     if packed.ndim > 1:
         return packed
     size, count = math.prod(shape), int(packed[-1:].view(np.int32)[0])

@@ -21,7 +21,7 @@ llvm: Any = _untyped
 _ARM_TRIPLES = ("aarch64", "arm64")
 _NEVER = ("",)
 TILES = "amx-tile"
-"""What LLVM calls the feature of tiles."""
+"""LLVM's name of the feature of tiles."""
 _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
     {
         "amx_bf16": (512, ("amx-bf16", "amx-tile", "avx512bf16")),
@@ -67,8 +67,8 @@ class Host:
     def device(self) -> CpuDevice:
         """What kernels are generated for."""
         names: Iterable[Capability] = CAPABILITIES
-        given = tuple[Capability, ...]([name for name in names if self._has(name)])
-        return CpuDevice(self.vector_bits, self.vector_registers, given, data_caches(), available_threads())
+        capabilities = tuple[Capability, ...]([name for name in names if self._has(name)])
+        return CpuDevice(self.vector_bits, self.vector_registers, capabilities, data_caches(), available_threads())
 
     def _has(self, capability: Capability) -> bool:
         """Whether the features, and vectors as wide as its instructions need, give a capability."""
@@ -113,10 +113,10 @@ _ARM: Mapping[str, Isa] = MappingProxyType({"neon": Isa("generic", (), 128, 32)}
 def host() -> Host:
     """The machine that this runs on, with the instructions that code may use on it."""
     initialize()
-    found: dict[str, bool] = dict(llvm.get_host_cpu_features())
+    features: dict[str, bool] = dict(llvm.get_host_cpu_features())
     triple = llvm.get_process_triple()
     asked = os.environ.get(ISA, "")
-    return restricted(triple, asked, found) if asked else _whole(triple, found)
+    return restricted(triple, asked, features) if asked else _whole(triple, features)
 
 
 def has_tiles() -> bool:
@@ -131,10 +131,10 @@ def host_device() -> CpuDevice:
     return host().device
 
 
-def _whole(triple: str, found: Mapping[str, bool]) -> Host:
-    bits, registers = _vectors(triple, found)
+def _whole(triple: str, has: Mapping[str, bool]) -> Host:
+    bits, registers = _vectors(triple, has)
     own = llvm.get_host_cpu_features().flatten()
-    if found.get(TILES) and tile_state() != "granted":
+    if has.get(TILES) and tile_state() != "granted":
         own = without_tiles(own)
     features = [own, *_further(triple), _unwanted(triple, bits)]
     return Host(triple, llvm.get_host_cpu_name(), ",".join(filter(None, features)), bits, registers)
@@ -145,7 +145,7 @@ def _further(triple: str) -> list[str]:
 
 
 def _unwanted(triple: str, bits: int) -> str:
-    """What LLVM is told to leave alone."""
+    """Return the features that LLVM must not use."""
     if triple.startswith(_ARM_TRIPLES):
         # Loops say how many lanes they want, and LLVM remarks on stderr that it has vectors of another kind.
         return "-sve"
@@ -153,25 +153,25 @@ def _unwanted(triple: str, bits: int) -> str:
     return "-prefer-256-bit" if bits == 512 else ""
 
 
-def restricted(triple: str, asked: str, found: Mapping[str, bool]) -> Host:
+def restricted(triple: str, asked: str, has: Mapping[str, bool]) -> Host:
     """A machine of which only one set of instructions is used."""
     known = _ARM if triple.startswith(_ARM_TRIPLES) else _X86
     if asked not in known:
         raise OptionError(f"the environment variable {ISA} is {asked!r}", hint=f"use one of {', '.join(known)}")
     isa = known[asked]
-    lacking = [name for name in isa.needs if not found.get(name)]
+    lacking = [name for name in isa.needs if not has.get(name)]
     if lacking:
         raise OptionError(f"the environment variable {ISA} is {asked!r}", hint=f"this machine lacks {lacking[0]}")
     features = [*(f"+{name}" for name in isa.needs), *filter(None, [_unwanted(triple, isa.vector_bits)])]
     return Host(triple, isa.cpu, ",".join(features), isa.vector_bits, isa.vector_registers)
 
 
-def _vectors(triple: str, found: Mapping[str, bool]) -> tuple[int, int]:
+def _vectors(triple: str, has: Mapping[str, bool]) -> tuple[int, int]:
     if triple.startswith(_ARM_TRIPLES):
         return 128, 32
-    if found.get("avx512f") and found.get("avx512vl"):
+    if has.get("avx512f") and has.get("avx512vl"):
         return 512, 32
-    return (256, 16) if found.get("avx2") and found.get("fma") else (128, 16)
+    return (256, 16) if has.get("avx2") and has.get("fma") else (128, 16)
 
 
 @cache

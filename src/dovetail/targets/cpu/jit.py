@@ -35,9 +35,9 @@ class Compiled:
     engine: Any
 
     def address(self, function: str) -> int:
-        found = int(self.engine.get_function_address(function))
-        assert found, f"{function} was compiled"
-        return found
+        address = int(self.engine.get_function_address(function))
+        assert address, f"{function} was compiled"
+        return address
 
 
 def compile_text(
@@ -50,13 +50,13 @@ def compile_text(
 def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, store: CodeStore | None = None) -> bytes:
     """The object file of a module: from the store, or compiled and put there."""
     key = None if store is None else code_key(text, vectorize=vectorize, optimize=optimize)
-    found = None if store is None or key is None else store.get(key)
-    if found is not None:
-        return found
-    made = emit(text, vectorize=vectorize, optimize=optimize, here=host())
+    kept = None if store is None or key is None else store.get(key)
+    if kept is not None:
+        return kept
+    code = emit(text, vectorize=vectorize, optimize=optimize, here=host())
     if store is not None and key is not None:
-        store.put(key, made)
-    return made
+        store.put(key, code)
+    return code
 
 
 def emit(text: str, *, vectorize: bool, optimize: bool, here: Host) -> bytes:
@@ -83,8 +83,8 @@ def _define_fp16_fallback() -> None:
 def _loaded(objects: Iterable[bytes]) -> Compiled:
     with _lock:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(host()))
-        for made in objects:
-            engine.add_object_file(llvm.ObjectFileRef.from_data(made))
+        for code in objects:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return Compiled(engine)
 

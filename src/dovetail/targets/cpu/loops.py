@@ -1,4 +1,4 @@
-"""What a CPU hands to the kernel families: scalar primitives of the LLVM printer, tile sizes that fit its L1."""
+"""The loop policy of CPUs: scalar primitives of the LLVM printer, tile sizes that fit L1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tiles_for(l1_bytes: int, l2_bytes: int = 1 << 20, threads: int = 1) -> TileP
 
 
 def loops_of(device: CpuDevice) -> LoopTarget:
-    """What a processor hands to the kernel families."""
+    """Return the loop policy of a processor."""
     return LoopTarget(SUPPORT, tiles_for(device.caches.l1, device.caches.l2_room, device.threads))
 
 

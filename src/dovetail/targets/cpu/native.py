@@ -28,13 +28,13 @@ from dovetail.targets.cpu.threads.pool import thread_pool
 from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
 from dovetail.targets.runtime.arrays.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.arrays.buffer import BufferPool
-from dovetail.targets.runtime.arrays.feeds import Shaped, found_leaf
+from dovetail.targets.runtime.arrays.feeds import Shaped, actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.arrays.memory_limit import check_fits
 from dovetail.targets.runtime.arrays.page_advice import reserve
 from dovetail.targets.runtime.building.build import Built, build, realigned
 from dovetail.targets.runtime.building.lru import LRU
-from dovetail.targets.runtime.building.packed_weights import PackedWeights, wanted_steps
+from dovetail.targets.runtime.building.packed_weights import PackedWeights, needed_steps
 from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.runtime.calls.launch_frame import Frame, Section, make_frame, sections
 from dovetail.targets.runtime.calls.prepared_call import PreparedCalls, RunPrepared, Shapes, can_prepare
@@ -52,7 +52,7 @@ class NativeGraph:
     def __init__(
         self, plan: Plan, *, threads: int | None = None, store: CodeStore | None = None, built: Built | None = None
     ) -> None:
-        """`store` has machine code of other processes; `built` is what one of them made of this plan."""
+        """`store` has machine code of other processes; `built` is this plan as one of them compiled it."""
         self.plan = plan
         self.pool = thread_pool(threads, store)
         self.built = build(plan, BACKEND, store) if built is None else built
@@ -73,7 +73,7 @@ class NativeGraph:
         size = memory.number(plan.bound_size)
         check_fits(size, f"the bound memory of {plan.graph.name}", plan.memory_limit)
         memory.pools["bound"] = reserve(size)
-        steps = wanted_steps(plan, self.sections)
+        steps = needed_steps(plan, self.sections)
         if steps:
             memory.reserve("scratch", plan.scratch_size)
             memory.run(steps)
@@ -100,12 +100,12 @@ class NativeRunner:
         self.names = [str(v.attrs["name"]) for v in self.inputs]
         self.dtypes = tuple(enumerate(v.dtype.numpy for v in self.inputs))
         self.symbolic = [
-            found_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
+            actual_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
         ]
         self.constraints = graph.plan.graph.constraints
-        found = symbols_of(graph.plan.graph)[1] if self.constraints else set[str]()
-        self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
-        """Constraints on sizes that are found while a plan runs."""
+        fresh = symbols_of(graph.plan.graph)[1] if self.constraints else set[str]()
+        self.late = [c for c in self.constraints if not fresh.isdisjoint(c.symbols)]
+        """Constraints on sizes that are known only while a plan runs."""
         self.packed = PackedWeights(graph.plan, graph.sections, bound, params)
         controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
         self.bodies = bind_bodies(controls, bound)
@@ -120,7 +120,7 @@ class NativeRunner:
         """Sizes that late constraints allow."""
         self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
         self.foreign_calls: dict[ArrayLibrary, PreparedCalls] = {}
-        """The same for arrays of other libraries."""
+        """Prepared calls with arrays of other libraries."""
 
     def run(
         self,
@@ -133,8 +133,8 @@ class NativeRunner:
 
         `sizes` binds symbols in addition to the shapes. `marks` collects when each step ran.
         """
-        if marks is None and (found := self.quick(inputs, sizes)) is not None:
-            return found
+        if marks is None and (results := self.quick(inputs, sizes)) is not None:
+            return results
         arrays = [
             np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
         ]
@@ -152,7 +152,7 @@ class NativeRunner:
         memory.pools["arena"] = arena.array
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, marks)
-            self._check_found(memory.sizes)
+            self._check_sizes(memory.sizes)
         results = memory.results(inputs)
         self.buffers.free(arena)
         if self.is_one_step and self.lone_loop is None:
@@ -166,13 +166,13 @@ class NativeRunner:
         if self.plan.donations or inputs.__class__ is not dict or len(inputs) != len(self.names):
             return None
         arrays = cast(list[Array], [inputs.get(name) for name in self.names])
-        found = NUMPY.shapes(arrays, self.dtypes)
-        if found is None:
+        by_input = NUMPY.shapes(arrays, self.dtypes)
+        if by_input is None:
             return None
-        shapes = found, tuple(sorted(sizes.items())) if sizes else ()
+        shapes = by_input, tuple(sorted(sizes.items())) if sizes else ()
         if self.lone_loop is not None:
             results, known = self.lone_loop.run(arrays, self._known(arrays, shapes).sizes)
-            self._check_found(known)
+            self._check_sizes(known)
             return results
         return self._run(inputs, arrays, shapes, None)
 
@@ -257,17 +257,17 @@ class NativeRunner:
         if not self.graph.host_control.run(step, memory, self.host_bodies, status):
             memory.run([step])
 
-    def _check_found(self, sizes: Mapping[str, int]) -> None:
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         if self.late:
             self.checked.get(frozenset(sizes.items()), lambda: [c.bind(sizes) for c in self.late])
 
     def _sizes(self, arrays: Sequence[Shaped], sizes: Mapping[str, int]) -> dict[str, int]:
         """The symbols that the shapes determine, after all constraints are checked."""
-        given = [found_leaf(v, a) for v, a in zip(self.inputs, arrays, strict=True)]
-        found = solve_symbols([*given, *self.symbolic], {**self.bound.sizes, **sizes})
+        known = [actual_leaf(v, a) for v, a in zip(self.inputs, arrays, strict=True)]
+        solved = solve_symbols([*known, *self.symbolic], {**self.bound.sizes, **sizes})
         for constraint in self.constraints:
-            constraint.bind(found)
-        return found
+            constraint.bind(solved)
+        return solved
 
 
 __all__ = ["NativeGraph", "NativeRunner"]

@@ -136,7 +136,7 @@ class PoolArgs:
     column_high: I64
     padded_width: I64
     row: Region
-    """The row that is made of rows."""
+    """The row that the rows of a window reduce to."""
     counts: Region
     """How much each column counts."""
 
@@ -162,7 +162,7 @@ class PoolWindow:
 
     @property
     def identity(self) -> float:
-        """What leaves a reduction as it is."""
+        """The identity of the reduction."""
         return float("-inf") if self.pool == "max" else 0.0
 
     def reduce(self, t: VectorBuilder, x: Vec, y: Vec) -> Vec:
@@ -207,10 +207,10 @@ def _kernel(device: CpuDevice, window: PoolWindow) -> Function:
             if is_average:
                 weight = t.splat(t.sitofp(_counted(t, rows, row, a.above, a.row_low, a.row_high)))
             with t.steps(0, a.out_width, t.lanes) as column:
-                found = _reduce_columns(t, window, a, t.ptr_add(a.row, t.mul(t.mul(column, columns.stride), 4)))
+                pooled = _reduce_columns(t, window, a, t.ptr_add(a.row, t.mul(t.mul(column, columns.stride), 4)))
                 if is_average:
-                    found = t.fdiv(found, t.fmul(weight, t.load(t.ptr_add(a.counts, t.mul(column, 4)))))
-                t.store_masked(t.lanes_within(column, a.out_width), found, t.ptr_add(there, t.mul(column, 4)))
+                    pooled = t.fdiv(pooled, t.fmul(weight, t.load(t.ptr_add(a.counts, t.mul(column, 4)))))
+                t.store_masked(t.lanes_within(column, a.out_width), pooled, t.ptr_add(there, t.mul(column, 4)))
     return kernel_function(t)
 
 
@@ -245,10 +245,12 @@ def _reduce_columns(t: VectorBuilder, window: PoolWindow, a: PoolArgs, start: Pt
     identity = t.constant(window.identity)
     columns = window.axes(a)[1]
     if isinstance(columns.taps, int) and isinstance(columns.dilation, int):
-        found = identity
+        reduced = identity
         for tap in range(columns.taps):
-            found = window.reduce(t, found, _strided(t, t.ptr_add(start, 4 * tap * columns.dilation), columns.stride))
-        return found
+            reduced = window.reduce(
+                t, reduced, _strided(t, t.ptr_add(start, 4 * tap * columns.dilation), columns.stride)
+            )
+        return reduced
     accumulator = t.variable(identity)
     strides: tuple[tuple[Literal["eq", "sgt"], int, Int], ...] = (
         ("eq", 1, 1),

@@ -1,4 +1,4 @@
-"""The dataclasses of the CPU target that stored jobs may hold: tilers, packings, and what they are made of.
+"""The dataclasses of the CPU target that stored jobs may hold: tilers, packings, and their parts.
 
 A name stays when its class moves or is renamed; the fields of a class are part of the stored form.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.gemm.f32.pack import Columns, Panels
+from dovetail.targets.cpu.gemm.f32.pack import PackedColumns, Panels
 from dovetail.targets.runtime.registry import Registry
 
 
@@ -40,7 +40,7 @@ def _of_convolutions() -> Mapping[str, type[Any]]:
 RECORDS = Registry(
     {
         "gemm.pack": Panels,
-        "gemm.pack_columns": Columns,
+        "gemm.pack_columns": PackedColumns,
         "device": CpuDevice,
         "caches": Caches,
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail.codegen.llvm import loops
-from dovetail.codegen.llvm.arguments import More, Words, store_words
+from dovetail.codegen.llvm.arguments import More, NamedArguments, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import PLACEHOLDER, Parameter, Signature, content_name
@@ -14,7 +14,7 @@ from dovetail.codegen.llvm.kernel import Arguments
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RowEpilogue, RowSteps
+from dovetail.kernels.problems.epilogue import COUNT, PITCH, RowEpilogue, RowSteps
 from dovetail.kernels.spec import SharedFunction
 
 WORDS_REGION = "epilogue_words"
@@ -65,7 +65,7 @@ class RowWriter:
     """Calls the epilogue: where its operands and results are, and their strides."""
 
     rows: RowEpilogue
-    given: Words
+    given: NamedArguments
     first: Ptr
     """The first result."""
 

@@ -22,7 +22,7 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.loops.folds import is_reduction
-from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
+from dovetail.kernels.problems.convolution import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.detection import grid_sample
@@ -39,7 +39,7 @@ LOOPS_SPEED = 0.03
 INDEX_SPEED = 0.1
 """Steps that compute the index of each element, relative to those that stride."""
 
-Rows = Sequence[Row[CpuDevice]]
+SelectionRows = Sequence[Row[CpuDevice]]
 
 
 def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[CpuDevice]) -> Kind[CpuDevice]:
@@ -47,17 +47,17 @@ def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[CpuDevice]) -> K
 
 
 def _is(*listed: Op) -> Callable[[Value], bool]:
-    found = frozenset(listed)
-    return lambda value: value.op in found
+    ops = frozenset(listed)
+    return lambda value: value.op in ops
 
 
 def _anchored(*listed: Op) -> Callable[[Value], bool]:
     """Whether a step is one of some ops, or a region that one of them anchors."""
-    found = frozenset(listed)
+    ops = frozenset(listed)
 
     def takes(value: Value) -> bool:
         anchor = anchor_of(value.attrs["body"]) if value.op is region else value
-        return anchor is not None and anchor.op in found
+        return anchor is not None and anchor.op in ops
 
     return takes
 
@@ -74,103 +74,103 @@ def _is_elementwise(value: Value) -> bool:
     return value.op.elementwise or is_reduction(value) or _has_a_body(value)
 
 
-def _of_grouped_products() -> Rows:
+def _of_grouped_products() -> SelectionRows:
     return (Row("blocks", _blocks), Row("halves", _halves), Row("gemm", offer_gemm))
 
 
-def _of_convolutions() -> Rows:
+def _of_convolutions() -> SelectionRows:
     from dovetail.targets.cpu.conv.select import ROWS
 
     return ROWS
 
 
-def _of_transposed() -> Rows:
+def _of_transposed() -> SelectionRows:
     from dovetail.targets.cpu.conv.select import TRANSPOSED_ROWS
 
     return TRANSPOSED_ROWS
 
 
-def _of_pools() -> Rows:
+def _of_pools() -> SelectionRows:
     from dovetail.kernels.families.pool_loops import offer_pool_loops
     from dovetail.targets.cpu.pool import offer_pool
 
     return (Row("pool", offer_pool), Row("pool_loops", offer_pool_loops, LOOPS_SPEED))
 
 
-def _of_attention() -> Rows:
+def _of_attention() -> SelectionRows:
     from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
 
     return (Row("decode", offer_decode), Row("online", offer_online))
 
 
-def _of_backward() -> Rows:
+def _of_backward() -> SelectionRows:
     from dovetail.targets.cpu.attention.variant import offer_backward
 
     return (Row("attention_back", offer_backward),)
 
 
-def _of_rope() -> Rows:
+def _of_rope() -> SelectionRows:
     from dovetail.kernels.families.rope import offer_rope
 
     return (Row("rope", offer_rope),)
 
 
-def _of_copies() -> Rows:
+def _of_copies() -> SelectionRows:
     from dovetail.kernels.families.move import offer_move
     from dovetail.targets.cpu.transpose import offer_transpose
 
     return (Row("transpose", offer_transpose), Row("move", offer_move))
 
 
-def _of_reductions() -> Rows:
+def _of_reductions() -> SelectionRows:
     from dovetail.kernels.families.reduce import offer_reduce
 
     return (Row("reduce", offer_reduce),)
 
 
-def _of_resize() -> Rows:
+def _of_resize() -> SelectionRows:
     from dovetail.kernels.families.resize import offer_resize
 
     return (Row("resize", offer_resize),)
 
 
-def _of_grid_sample() -> Rows:
+def _of_grid_sample() -> SelectionRows:
     from dovetail.kernels.families.grid_sample import offer_grid_sample
 
     return (Row("grid_sample", offer_grid_sample),)
 
 
-def _of_gather() -> Rows:
+def _of_gather() -> SelectionRows:
     from dovetail.kernels.families.gather import offer_gather
 
     return (Row("gather", offer_gather),)
 
 
-def _of_scatter() -> Rows:
+def _of_scatter() -> SelectionRows:
     from dovetail.kernels.families.scatter import offer_scatter
 
     return (Row("scatter", offer_scatter),)
 
 
-def _of_narrow_casts() -> Rows:
+def _of_narrow_casts() -> SelectionRows:
     from dovetail.kernels.families.lut_cast import offer_table
 
     return (Row("table", offer_table),)
 
 
-def _of_quantisation() -> Rows:
+def _of_quantisation() -> SelectionRows:
     from dovetail.kernels.families.quantise import offer_quantise
 
     return (Row("quantise", offer_quantise),)
 
 
-def _of_sorts() -> Rows:
+def _of_sorts() -> SelectionRows:
     from dovetail.kernels.families.sort import offer_sort
 
     return (Row("sort", offer_sort),)
 
 
-def _of_fills() -> Rows:
+def _of_fills() -> SelectionRows:
     from dovetail.kernels.families.fill import offer_fill
 
     return (Row("fill", offer_fill),)
@@ -197,8 +197,8 @@ def _int8_conv(of: StepProblem[CpuDevice]) -> Answer:
 def _without_bytes(of: StepProblem[CpuDevice]) -> Refused | None:
     """Refuse a step that reads no bytes, before the code of products of bytes is imported."""
     read = {operand.dtype for operand in of.value.operands}
-    found = ", ".join(sorted(dtype.name for dtype in read))
-    return Refused("operands_are_bytes", found, "i8 or u8") if read.isdisjoint((i8, u8)) else None
+    names = ", ".join(sorted(dtype.name for dtype in read))
+    return Refused("operands_are_bytes", names, "i8 or u8") if read.isdisjoint((i8, u8)) else None
 
 
 def _blocks(of: StepProblem[CpuDevice]) -> Answer:

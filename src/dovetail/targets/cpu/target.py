@@ -20,7 +20,7 @@ from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.select import TABLE
-from dovetail.targets.cpu.threads.pool import warm_up
+from dovetail.targets.cpu.threads.pool import check_system, warm_up
 from dovetail.targets.runtime.building.build import builder_of
 from dovetail.targets.runtime.building.serial import NotSerializable, from_bytes, to_bytes
 from dovetail.targets.runtime.building.store import store_of
@@ -29,10 +29,11 @@ from dovetail.targets.target import Considered, Executable, Serializer, Target
 
 
 def _compile(plan: Plan, settings: Settings) -> Executable:
+    check_system()
     return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings))
 
 
-def _made_from() -> Mapping[str, str]:
+def _key_parts() -> Mapping[str, str]:
     """What decides machine code, and the device: its caches and threads decide how work is tiled."""
     return {**toolchain(), "device": repr(host_device())}
 
@@ -46,6 +47,7 @@ def _to_bytes(executable: Executable) -> bytes | None:
 
 
 def _from_bytes(plan: Plan, content: bytes, settings: Settings) -> Executable:
+    check_system()
     store = store_of(settings)
     built = from_bytes(plan, content, BACKEND, store)
     return NativeGraph(plan, threads=settings.threads or None, store=store, built=built)
@@ -89,7 +91,7 @@ TARGET = Target(
     variants=_variants,
     considered=_considered,
     code=CODE,
-    serializer=Serializer(_made_from, _to_bytes, _from_bytes),
+    serializer=Serializer(_key_parts, _to_bytes, _from_bytes),
     precompile=_precompile,
     lacks_bf16=lacks_bf16,
     warm_up=_warm_up,

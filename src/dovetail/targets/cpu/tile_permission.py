@@ -21,7 +21,7 @@ TileState: TypeAlias = Literal["granted", "refused", "not used"]
 
 @cache
 def tile_state() -> TileState:
-    """What became of tiles on a machine that has them; asked once, before code that uses them is made."""
+    """What became of tiles on a machine that has them; asked once, before code that uses them is generated."""
     if not USES_TILES:
         return "not used"
     return "granted" if _is_granted() else "refused"

@@ -147,11 +147,5 @@ CLAIMS = Claims(
         channels_last=CHANNELS_LAST,
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
         seen_through=frozenset({library.dequantise_blocks.name}),
-        # Small steps may become a part of the step after them, whose blocks read their operands while others write.
-        lingering_bytes=1 << 16,
-        lingering_steps=8,
-        # Steps that read parts of a product share a launch, in which a block writes its rows while others read theirs.
-        lingering_part_bytes=1 << 24,
-        lingering_part_steps=2,
     ),
 )

@@ -53,7 +53,7 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
     """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
     whether these are passes of one kernel; and of products whether cuBLASLt computes them. Nothing where there is no
     device, which decides."""
-    from dovetail.targets.cuda.library.told import Libraries
+    from dovetail.targets.cuda.library.considered import Libraries
     from dovetail.targets.cuda.runs.run import choices_of
 
     try:
@@ -61,7 +61,7 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
     except UnsupportedError:
         return [() for _ in plan.phase("run")]
     libraries = Libraries(settings.libraries, settings.tune, store_of(settings), here)
-    return choices_of(plan, here.description, lambda steps: libraries.told(plan, steps))
+    return choices_of(plan, here.description, lambda steps: libraries.considered(plan, steps))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
@@ -97,17 +97,17 @@ def target_for(device: Callable[[], Driver]) -> Target:
 
         return CudaGraph(plan, device, store_of(settings), None, settings.tune, settings.libraries)
 
-    def made_from() -> Mapping[str, str]:
+    def key_parts() -> Mapping[str, str]:
         from dovetail.targets.cuda.code.code import toolchain
 
         for name in ("cuda.runs.run", "gpu.stored"):
             import_module(f"dovetail.targets.{name}")  # stored programs need them: the driver may still start
         try:
             here = device()
-            found = f"{here.description}, traced" if here.traced else repr(here.description)
+            described = f"{here.description}, traced" if here.traced else repr(here.description)
         except UnsupportedError:
-            found = "none"
-        return {**toolchain(), "device": found}
+            described = "none"
+        return {**toolchain(), "device": described}
 
     def to_bytes(executable: Executable) -> bytes | None:
         from dovetail.targets.cuda.runs.run import CudaGraph
@@ -124,8 +124,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
         from dovetail.targets.cuda.runs.run import CudaGraph
         from dovetail.targets.gpu import stored
 
-        made = stored.from_bytes(plan, content)
-        return CudaGraph(plan, device, store_of(settings), made, settings.tune, settings.libraries)
+        compiled = stored.from_bytes(plan, content)
+        return CudaGraph(plan, device, store_of(settings), compiled, settings.tune, settings.libraries)
 
     def machine(settings: Settings) -> Machine:
         try:
@@ -162,7 +162,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         code=CodeView("cuda", (LLVM, PTX, SASS), listing, texts),
         considered=lambda plan, step: _considered(plan, step, device),
         launches=lambda plan, settings: _launches(plan, settings, device),
-        serializer=Serializer(made_from, to_bytes, from_bytes),
+        serializer=Serializer(key_parts, to_bytes, from_bytes),
     )
 
 

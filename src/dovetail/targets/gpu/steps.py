@@ -6,10 +6,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from dovetail.ir.value import Value
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
-from dovetail.plan.plan import Plan, Step
+from dovetail.plan.plan import Plan, Step, with_launches
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.building.packed_weights import steps_for
 from dovetail.targets.runtime.building.step_signature import moved_bindings, step_signature, stored_as
@@ -60,7 +61,29 @@ def kernels_by_step(plan: Plan, selection: Selection, rows: SplitLimits | None =
     if not selection.device.cluster or has_late_sizes(plan):
         return tuple(found), None
     fusion = LaunchFusion(plan, selection)
-    return fusion.fused(found), fusion
+    fused = fusion.fused(found)
+    if _placed(plan, [kernels for _, kernels in fused]) is None:
+        return tuple(found), None
+    return fused, fusion
+
+
+def placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan:
+    """The plan with its memory planned for the kernels of its steps, of which some share launches."""
+    return _placed(plan, kernels) or plan
+
+
+def _placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan | None:
+    """The same; None where launches cannot be shared, because the arena has no room for a step in place."""
+    if has_late_sizes(plan):
+        return plan
+    launched: list[set[Value]] = []
+    is_joined = False
+    for step, some in zip(plan.phase("run"), kernels, strict=True):
+        used = {v for made in some or () for v in made.bindings.values()}
+        # Other kernels may take the place of those that a step has alone.
+        launched.append(used if some is None or is_joined else used | {*step.operands, *step.results})
+        is_joined = some is None
+    return with_launches(plan, launched)
 
 
 def considered(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) -> Sequence[Sequence[Considered]]:
@@ -107,4 +130,4 @@ def wanted_steps(plan: Plan, kernels: Sequence[Kernels]) -> Sequence[Step]:
     return steps_for(plan, found)
 
 
-__all__ = ["considered", "has_late_sizes", "kernels_by_step", "locations_of", "wanted_steps"]
+__all__ = ["considered", "has_late_sizes", "kernels_by_step", "locations_of", "placed", "wanted_steps"]

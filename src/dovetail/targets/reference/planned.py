@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 
 
@@ -38,9 +38,9 @@ class BoundGraph:
         self.kept = kept
         self.steps = plan.phase("run")
         self.symbolic = [
-            found_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
+            actual_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
         ]
-        """Parameters whose sizes are checked once inputs tell the symbols."""
+        """Parameters whose sizes are checked once inputs bind the symbols."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""

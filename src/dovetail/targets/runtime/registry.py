@@ -45,9 +45,9 @@ class Registry:
         assert len(self._kinds) == len(self._names) == count, "every name and every class is registered once"
         assert all(map(is_dataclass, self._names)), "only dataclasses are stored"
 
-    def _load(self, is_found: Callable[[], bool]) -> None:
+    def _load(self, is_known: Callable[[], bool]) -> None:
         with self._lock:
-            while self._later and not is_found():
+            while self._later and not is_known():
                 self._add(self._later.pop(0)())
 
     def name_of(self, kind: type[Any]) -> str | None:
@@ -60,10 +60,10 @@ class Registry:
         """The class of a name; a name that is not registered is refused."""
         if name not in self._kinds:
             self._load(lambda: name in self._kinds)
-        found = self._kinds.get(name)
-        if found is None:
+        kind = self._kinds.get(name)
+        if kind is None:
             raise ValueError(f"{name} is not a record of a stored job")
-        return found
+        return kind
 
     @property
     def kinds(self) -> Mapping[str, type[Any]]:

@@ -45,9 +45,9 @@ class Kind(Generic[D]):
     rows: Callable[[], Sequence[Row[D]]]
     """A function, so that the code of rare kinds is imported when a model has one."""
     holds: Callable[[StepProblem[D]], bool] | None = None
-    """What must hold of the body of a step, too; None where values tell."""
+    """What must hold of the body of a step, too; None where values decide."""
     in_order: bool = False
-    """Whether the first row that fits is taken: estimates are told, and decide nothing."""
+    """Whether the first row that fits is taken: estimates are reported, and decide nothing."""
 
     def has(self, problem: StepProblem[D]) -> bool:
         """Whether a step is of this kind; one whose body cannot be written is, so that rows say why."""
@@ -68,7 +68,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found(Generic[D]):
+class _Answer(Generic[D]):
     """What one row said."""
 
     kind: str
@@ -86,23 +86,23 @@ class _Found(Generic[D]):
         return isinstance(self.answer, Offer) and self.answer.variant is not None
 
     @property
-    def tells_work(self) -> bool:
+    def has_estimate(self) -> bool:
         """Whether its arithmetic is estimated by its tiles, not by the machine model."""
         return isinstance(self.answer, Offer) and self.answer.work is not None
 
     @property
     def cost(self) -> Cost | None:
         """Its own work and traffic; None where it counts what the op declares, or sizes are known later."""
-        tells = None if self.is_late or not isinstance(self.answer, Offer) else self.answer.cost
-        return None if tells is None else tells()
+        cost = None if self.is_late or not isinstance(self.answer, Offer) else self.answer.cost
+        return None if cost is None else cost()
 
     def estimate(self, step: Step, machine: Machine) -> Estimate:
         """The machine model's estimate; symbols count as the model assumes."""
         own = self.cost
         cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own, 1.0)
         # A size that is symbolic may come out below 0 where the model assumes a small one.
-        tells = self.answer.work if isinstance(self.answer, Offer) else None
-        work = max(0.0, machine.work(cost)) / speed if tells is None else tells()
+        seconds = self.answer.work if isinstance(self.answer, Offer) else None
+        work = max(0.0, machine.work(cost)) / speed if seconds is None else seconds()
         traffic = max(0.0, machine.traffic(cost))
         return Estimate(machine.overlapped(work, traffic), machine.bound(work, traffic, estimate(cost.bytes)))
 
@@ -118,11 +118,11 @@ class Table(Generic[D]):
     def select(
         self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
     ) -> Job | None:
-        """The job of a step; None where no row takes it. A row that raises is told, also where another takes it."""
-        found = list(self._answers(StepProblem(step, locations, device, request)))
+        """The job of a step; None where no row takes it. A row that raises is reported, also where another takes it."""
+        answers = list(self._answers(StepProblem(step, locations, device, request)))
         refused: dict[int, Refused] = {}
-        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
-        why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
+        chosen = _chosen([one for one in answers if isinstance(one.answer, Offer)], step, machine, refused)
+        why = [*(one.answer for one in answers if isinstance(one.answer, Refused)), *refused.values()]
         said = next((r.found for r in why if r.condition == RAISED), None)
         if said is not None:
             locations.refused[step.value] = said
@@ -137,25 +137,25 @@ class Table(Generic[D]):
         self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
     ) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
-        found = list(self._answers(StepProblem(step, locations, device, request)))
-        offers = [one for one in found if isinstance(one.answer, Offer)]
+        answers = list(self._answers(StepProblem(step, locations, device, request)))
+        offers = [one for one in answers if isinstance(one.answer, Offer)]
         refused: dict[int, Refused] = {}
         chosen = _chosen(offers, step, machine, refused)
         winner = None if chosen is None else chosen[0]
         least = None if winner is None else winner.estimate(step, machine).seconds
-        rows = [_told(one, step, machine, winner, least, refused.get(id(one))) for one in found]
+        rows = [_considered(one, step, machine, winner, least, refused.get(id(one))) for one in answers]
         if self.on_host:
             rows.append(Considered(self.on_host, winner is None, "" if winner is None else "a kernel takes the step"))
         return rows
 
-    def _answers(self, problem: StepProblem[D]) -> Iterator[_Found[D]]:
+    def _answers(self, problem: StepProblem[D]) -> Iterator[_Answer[D]]:
         for kind in self.kinds:
             if kind.has(problem):
                 for row in kind.rows():
                     answer = _answer(row, problem)
                     several = (answer,) if isinstance(answer, (Offer, Refused)) else answer
                     for one in several:
-                        yield _Found(kind.name, row, one, kind.in_order)
+                        yield _Answer(kind.name, row, one, kind.in_order)
 
 
 RAISED = "template_raises"
@@ -182,11 +182,11 @@ def _raised(name: str, error: Exception) -> Refused:
 
 
 def _chosen(
-    offers: Sequence[_Found[D]],
+    offers: Sequence[_Answer[D]],
     step: Step,
     machine: Machine,
     refused: dict[int, Refused] | None = None,
-) -> tuple[_Found[D], Job] | None:
+) -> tuple[_Answer[D], Job] | None:
     """The offer that wins, and its job; `refused` collects offers that could not be built."""
     left = list(offers)
     while left:
@@ -208,7 +208,7 @@ def _chosen(
     return None
 
 
-def _built(group: Sequence[_Found[D]]) -> Job | Refused:
+def _built(group: Sequence[_Answer[D]]) -> Job | Refused:
     """The job of an offer, or of several between which sizes decide when they are known."""
     offers = [one.answer for one in group if isinstance(one.answer, Offer)]
     try:
@@ -221,11 +221,11 @@ def _built(group: Sequence[_Found[D]]) -> Job | Refused:
     return replace(job, variants=variants) if isinstance(job, Job) and variants else job
 
 
-def _told(
-    one: _Found[D],
+def _considered(
+    one: _Answer[D],
     step: Step,
     machine: Machine,
-    winner: _Found[D] | None,
+    winner: _Answer[D] | None,
     least: float | None,
     unbuilt: Refused | None,
 ) -> Considered:
@@ -240,7 +240,7 @@ def _told(
     reason = ""
     if one is not winner and winner is not None and ratio is not None:
         near = f"equal within the model's noise of {NOISE:.0%}, and {winner.name} comes first"
-        is_near = (abs(ratio - 1) <= NOISE or ratio < 1) and not (one.tells_work and winner.tells_work)
+        is_near = (abs(ratio - 1) <= NOISE or ratio < 1) and not (one.has_estimate and winner.has_estimate)
         reason = near if is_near else f"{ratio:.2f} times {winner.name}"
         if winner.in_order and one.kind == winner.kind:
             reason = f"{ratio:.2f} times {winner.name}, which comes first"

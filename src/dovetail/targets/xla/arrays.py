@@ -62,7 +62,7 @@ def device_array(array: Any, element: DType, device: str) -> DeviceArray:
 
 
 def buffer_of(array: DeviceArray) -> XlaBuffer:
-    """The buffer of a device array that a runner of XLA made."""
+    """Return the buffer of a device array of an XLA runner."""
     buffer = array.lease.buffer
     assert isinstance(buffer, XlaBuffer), "arrays of other devices are refused before"
     return buffer
@@ -70,7 +70,7 @@ def buffer_of(array: DeviceArray) -> XlaBuffer:
 
 def put(array: Array, sharding: Any) -> Any:
     """A copy of an array on the devices; of several processes each puts its own parts."""
-    own = np.array(array, order="C")  # JAX may keep the memory that it is given
+    own = np.array(array, order="C")  # JAX may keep the memory that it gets
     with wide_types():
         if sharding is None:
             return jax.device_put(own)

@@ -12,7 +12,7 @@ from dovetail.ir.dtype import f8e8m0
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims, Condition
 
-FOUND_IN_DATA = ("counting", "non_max_suppression", "nonzero", "unique")
+SIZED_BY_DATA = ("counting", "non_max_suppression", "nonzero", "unique")
 """Primitives whose results have sizes that only data decides."""
 _SIZES = Condition("sizes_are_known_before", lambda value: False, "XLA compiles for sizes, and data decides this one")
 
@@ -31,7 +31,7 @@ HOST = ("cast_f8", "deform_conv", "roi_align", "roi_pool")
 
 
 def _conditions(name: str) -> tuple[Condition, ...]:
-    if name in FOUND_IN_DATA:
+    if name in SIZED_BY_DATA:
         return (_SIZES,)
     return (_SAME_SIZES,) if name in ("if", "while") else ()
 
@@ -49,4 +49,4 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
 
 CLAIMS = claims()
 
-__all__ = ["CLAIMS", "FOUND_IN_DATA", "HOST", "REWRITTEN", "claims"]
+__all__ = ["CLAIMS", "HOST", "REWRITTEN", "SIZED_BY_DATA", "claims"]

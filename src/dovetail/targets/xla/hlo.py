@@ -31,7 +31,7 @@ FREE = frozenset(
 CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions whose kernels are those of the computations that they call."""
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
-"""They move bytes between devices, and are told with the placement."""
+"""They move bytes between devices; reports of the placement have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +73,30 @@ class HloKernel:
 def instructions(text: str) -> Iterator[Instruction]:
     """Every instruction of a module, computation by computation."""
     for line in text.splitlines():
-        found = _instruction(line)
-        if found is not None:
-            yield found
+        instruction = _instruction(line)
+        if instruction is not None:
+            yield instruction
 
 
 def module(text: str) -> HloModule:
     """The computations of a module by name."""
     entry, name = "", ""
-    found: dict[str, list[Instruction]] = {}
+    computations: dict[str, list[Instruction]] = {}
     for line in text.splitlines():
         header = _HEADER.match(line)
         if header is not None:
             name = header[2]
-            found[name] = []
+            computations[name] = []
             entry = name if header[1] else entry
         elif name and (one := _instruction(line)) is not None:
-            found[name].append(one)
-    return HloModule(entry, {name: tuple(some) for name, some in found.items()})
+            computations[name].append(one)
+    return HloModule(entry, {name: tuple(some) for name, some in computations.items()})
 
 
 def kernels(text: str) -> list[HloKernel]:
     """The kernels of a compiled program in the order in which they run; a loop has those of its body once."""
-    found = module(text)
-    return list(_kernels(found, found.entry, set()))
+    parsed = module(text)
+    return list(_kernels(parsed, parsed.entry, set()))
 
 
 def _kernels(of: HloModule, name: str, seen: set[str]) -> Iterator[HloKernel]:
@@ -125,7 +125,8 @@ def _kernels(of: HloModule, name: str, seen: set[str]) -> Iterator[HloKernel]:
 def _scopes(of: HloModule, fusion: Instruction) -> Iterator[tuple[str, ...]]:
     """The scopes of what a fusion computes, operands first.
 
-    A bitcast has the scope of the kernel that made its operand, a broadcast that of any of its readers: neither tells.
+    A bitcast has the scope of the kernel that made its operand, a broadcast that of any of its readers:
+    neither identifies it.
     """
     for called in fusion.calls:
         for one in of.computations.get(called, ()):
@@ -153,8 +154,8 @@ def tensors(result: str) -> list[tuple[str, HloShape]]:
 
 def bytes_of(result: str) -> int | None:
     """The bytes of all tensors of a type; None where it has none."""
-    found = tensors(result)
-    return sum(math.prod(shape) * width(dtype) for dtype, shape in found) if found else None
+    parts = tensors(result)
+    return sum(math.prod(shape) * width(dtype) for dtype, shape in parts) if parts else None
 
 
 def width(dtype: str) -> int:
@@ -173,16 +174,16 @@ def _spelled(result: str) -> str:
 
 
 def _instruction(line: str) -> Instruction | None:
-    found = _INSTRUCTION.match(line)
-    if found is None:
+    match = _INSTRUCTION.match(line)
+    if match is None:
         return None
-    inside, rest = _arguments(line, found.end())
+    inside, rest = _arguments(line, match.end())
     called = [name for one, many in _CALLED.findall(rest) for name in (one, *re.findall(r"[\w.\-]+", many)) if name]
     named = _SCOPES.search(rest)
     # The outermost scope is the function of JAX.
     scopes = tuple(re.sub(r"\\(.)", r"\1", named[1]).split("/")[1:]) if named else ()
     return Instruction(
-        found[1], found[2], found[3], tuple(re.findall(r"%([\w.\-]+)", inside)), tuple(called), scopes, line
+        match[1], match[2], match[3], tuple(re.findall(r"%([\w.\-]+)", inside)), tuple(called), scopes, line
     )
 
 

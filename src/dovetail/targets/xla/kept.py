@@ -1,4 +1,4 @@
-"""Executables of XLA in the cache: found by the program, the devices and the versions of JAX."""
+"""Executables of XLA in the cache, keyed by the program, the devices and the versions of JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> StoreKey:
     """All that decides an executable: the module has the placements, and its text changes with every meaning.
 
-    `scopes` stands for the named ones: an executable tells its kernels by those that it was compiled with.
+    `scopes` stands for the named ones: an executable names its kernels by those that it was compiled with.
     """
     text = lowered.as_text().encode()
     return StoreKey(
@@ -47,13 +47,13 @@ def compiled_or_kept(
         return lowered.compile()
     key = key_of(lowered, devices, scopes)
     content = store.get(key)
-    found = None if content is None else _loaded(arguments, devices, content)
-    if found is None:
-        found = lowered.compile()
-        content = _bytes(found)
+    compiled = None if content is None else _loaded(arguments, devices, content)
+    if compiled is None:
+        compiled = lowered.compile()
+        content = _bytes(compiled)
         if content is not None:
             store.put(key, content)
-    return found
+    return compiled
 
 
 def _loaded(arguments: Sequence[Any], devices: Sequence[Any], content: bytes) -> Any:

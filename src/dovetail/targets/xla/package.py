@@ -17,7 +17,7 @@ def _imported(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise UnsupportedError(
-            f'target="xla" needs JAX, and {error}', hint=f"python -m pip install 'dovetail[xla]', or jax>={OLDEST}"
+            f'target="xla" needs JAX, and {error}', hint=f"python -m pip install 'dovetail-ml[xla]', or jax>={OLDEST}"
         ) from error
 
 

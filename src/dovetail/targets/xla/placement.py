@@ -90,11 +90,11 @@ class Placement:
 
     def spelled(self, names: Sequence[str]) -> dict[str, str]:
         """The rules that fit a name, in the order in which they count: what to write into a file."""
-        found: dict[str, str] = {}
+        placed: dict[str, str] = {}
         for rule in self.rules:
             if any(map(rule.fits, names)):
-                found.setdefault(rule.pattern, rule.placed)
-        return found
+                placed.setdefault(rule.pattern, rule.placed)
+        return placed
 
     def with_state(self, graph: Graph) -> Placement:
         """The placement with rules for the state of an optimizer: it is split as its weight is.
@@ -163,8 +163,8 @@ def _present(placed: str, mesh: Mapping[str, int]) -> str:
 
 def _instead(pattern: str, names: Iterable[str]) -> str:
     known = list(names)
-    found = nearest(pattern, known)
-    return f"did you mean {found[0]!r}?" if found else f"names are {', '.join(known[:8])}"
+    near = nearest(pattern, known)
+    return f"did you mean {near[0]!r}?" if near else f"names are {', '.join(known[:8])}"
 
 
 def _divisors(size: int) -> list[int]:

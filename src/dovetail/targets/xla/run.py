@@ -59,8 +59,8 @@ class XlaGraph:
         def run(known: list[Any], inputs: list[Any], donated: list[Any]) -> tuple[list[Any], list[Any]]:
             tracer = Tracer(graph.where, names=self.names)
             leaves = [*self.kept, *self.bound, *self.inputs, *self.donated]
-            given = dict(zip(leaves, [*known, *inputs, *donated], strict=True))
-            return tracer.values(self.outputs, given), tracer.raised
+            by_leaf = dict(zip(leaves, [*known, *inputs, *donated], strict=True))
+            return tracer.values(self.outputs, by_leaf), tracer.raised
 
         self.before = jax.jit(before)
         self.traced = jax.jit(run, donate_argnums=2, out_shardings=(self._places(), None))
@@ -88,48 +88,48 @@ class XlaGraph:
 
     def compiled(self, known: list[Any]) -> Any:
         """The executable of the run phase, from the cache where it was compiled before; `known` may be types alone."""
-        with wide_types(), told():
-            given = [self._types(leaves) for leaves in (self.inputs, self.donated)]
-            return compiled_or_kept(self.traced, (known, *given), self.devices, self.store, self.scopes)
+        with wide_types(), device_errors():
+            types = [self._types(leaves) for leaves in (self.inputs, self.donated)]
+            return compiled_or_kept(self.traced, (known, *types), self.devices, self.store, self.scopes)
 
     def emitted(self) -> list[Emitted]:
-        """The kernels that XLA made of the run phase; compiles it where the cache does not have it."""
+        """Return XLA's kernels of the run phase; compile it where the cache does not have it."""
         known = [*self._types(self.kept), *self._bound_types()]
         values = {name: value for value, name in self.names.items()}
-        found: list[Emitted] = []
+        rows: list[Emitted] = []
         for kernel in kernels(self.compiled(known).as_text()):
             # Scopes are the place, the op and the name of a value.
-            made = dict.fromkeys(values[s[2]] for s in kernel.scopes if len(s) > 2 and s[2] in values)
-            found.append(Emitted(kernel.name, kernel.form, kernel.type, tuple(made), kernel.bytes))
-        return found
+            sources = dict.fromkeys(values[s[2]] for s in kernel.scopes if len(s) > 2 and s[2] in values)
+            rows.append(Emitted(kernel.name, kernel.form, kernel.type, tuple(sources), kernel.bytes))
+        return rows
 
     def _bound_types(self) -> list[Any]:
         """The types of what the bind phase makes; on a mesh it is compiled to learn how XLA splits them."""
         if not self.bound:
             return []
-        with wide_types(), told():
+        with wide_types(), device_errors():
             parameters = self._types(self.parameters)
-            made, _ = jax.eval_shape(self.before, parameters)
+            types, _ = jax.eval_shape(self.before, parameters)
             if self.placement is None:
-                return made
+                return types
             shardings, _ = self.before.lower(parameters).compile().output_shardings
             # What depends on no parameter is on one device, and goes where it is read.
             split = [s if len(s.device_set) > 1 else None for s in shardings]
-            return [jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=s) for m, s in zip(made, split, strict=True)]
+            return [jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=s) for m, s in zip(types, split, strict=True)]
 
     def _types(self, leaves: list[Value]) -> list[Any]:
         return [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=self.sharding(v)) for v in leaves]
 
     def bind(self, params: Mapping[str, Array]) -> XlaRunner:
         """Put parameters on the device, and compute what depends on them alone."""
-        with wide_types(), told():
+        with wide_types(), device_errors():
             there = {v: put(np.asarray(params[_name(v)]), self.sharding(v)) for v in self.parameters}
-            made: list[Any] = []
+            computed: list[Any] = []
             if self.bound:
-                made, flags = self.before(list(there.values()))
+                computed, flags = self.before(list(there.values()))
                 if any_set(flags):
                     PlannedGraph(self.plan).bind(params)
-        return XlaRunner(self, [*(there[v] for v in self.kept), *made], params)
+        return XlaRunner(self, [*(there[v] for v in self.kept), *computed], params)
 
 
 class XlaRunner:
@@ -149,26 +149,26 @@ class XlaRunner:
 
     def to_device(self, array: Array, value: Value) -> DeviceArray:
         """A copy of an array for an input, split as it is placed."""
-        with told():
+        with device_errors():
             return device_array(put(array, self.graph.sharding(value)), value.dtype, self.device)
 
     def run(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""
         results = self._computed(inputs)
         donors = self.graph.plan.graph.donated
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name, result in results.items():
-            given = inputs[donors[name]] if name in donors else None
-            if isinstance(given, DeviceArray):
+            donated = inputs[donors[name]] if name in donors else None
+            if isinstance(donated, DeviceArray):
                 continue  # it holds the result by now
-            found[name] = fetched(result)
-            if given is not None:
-                given[...] = found[name]
-                found[name] = given
-        return found
+            arrays[name] = fetched(result)
+            if donated is not None:
+                donated[...] = arrays[name]
+                arrays[name] = donated
+        return arrays
 
     def run_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
-        """The outputs by name, on the devices; those of donated inputs are the arrays that were given."""
+        """Return the outputs by name, on the devices; those of donated inputs are the arrays of these inputs."""
         values, donors = self.graph.plan.graph.outputs, self.graph.plan.graph.donated
         return {
             name: there
@@ -182,20 +182,20 @@ class XlaRunner:
         graph = self.graph
         with wide_types():
             compiled = self.compiled
-            with told():
-                given, donated = (
+            with device_errors():
+                arrays, donated = (
                     [self._there(inputs[_name(v)], v) for v in leaves] for leaves in (graph.inputs, graph.donated)
                 )
-                results, flags = compiled(self.known, given, donated)
+                results, flags = compiled(self.known, arrays, donated)
                 raised = any_set(flags)
-        found = dict(zip(graph.plan.graph.outputs, results, strict=True))
+        outputs = dict(zip(graph.plan.graph.outputs, results, strict=True))
         for output, name in graph.plan.graph.donated.items():
             array = inputs[name]
             if isinstance(array, DeviceArray):
-                buffer_of(array).array = found[output]
+                buffer_of(array).array = outputs[output]
         if raised:
             self._refuse(inputs)
-        return found
+        return outputs
 
     def _there(self, array: Array | DeviceArray, value: Value) -> Any:
         if isinstance(array, DeviceArray):
@@ -213,27 +213,28 @@ class XlaRunner:
 
 def device_mesh(placement: Placement) -> Any:
     """The first devices that JAX finds, as a mesh."""
-    found = jax.devices()
-    if placement.devices > len(found):
+    present = jax.devices()
+    if placement.devices > len(present):
         described = ", ".join(f"{name} {size}" for name, size in placement.mesh)
         raise DeviceError(
-            f"a mesh of {placement.devices} devices ({described}), and JAX finds {len(found)} ({found[0].platform})",
+            f"a mesh of {placement.devices} devices ({described}), and JAX finds {len(present)} "
+            f"({present[0].platform})",
             hint="make the mesh smaller; to try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
             f"{placement.devices} before JAX starts",
         )
-    if jax.process_count() > 1 and placement.devices < len(found):
+    if jax.process_count() > 1 and placement.devices < len(present):
         raise DeviceError(
-            f"a mesh of {placement.devices} devices, and {jax.process_count()} hosts have {len(found)}",
+            f"a mesh of {placement.devices} devices, and {jax.process_count()} hosts have {len(present)}",
             hint="several hosts use all of their devices",
         )
     shape = tuple(size for _, size in placement.mesh)
-    devices = np.array(found[: placement.devices]).reshape(shape)
+    devices = np.array(present[: placement.devices]).reshape(shape)
     return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
 
 
 @contextmanager
-def told() -> Generator[None]:
-    """What XLA itself reports, as one error of ours: too little memory, a device that is lost."""
+def device_errors() -> Generator[None]:
+    """Raise what XLA reports as `DeviceError`: too little memory, a device that is lost."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -245,4 +246,4 @@ def _name(value: Value) -> str:
     return str(value.attrs["name"])
 
 
-__all__ = ["XlaGraph", "XlaRunner", "device_mesh", "told"]
+__all__ = ["XlaGraph", "XlaRunner", "device_errors", "device_mesh"]

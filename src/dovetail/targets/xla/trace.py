@@ -43,7 +43,7 @@ class Tracer:
     ) -> None:
         self.where = where
         self.names = names or {}
-        """By value, a scope of its own: what XLA makes of values is told by it."""
+        """The named scope of each value: reports map XLA's kernels to values by it."""
         self.composites = composites
         """Whether fused ops stay visible by their names; then the flags of their bodies are lost."""
         self.inline = inline
@@ -64,16 +64,16 @@ class Tracer:
         """Whether any meaning would have raised."""
         return jnp.any(jnp.stack([jnp.any(f) for f in self.flags])) if self.flags else jnp.zeros((), bool)
 
-    def values(self, wanted: Sequence[Value], given: Mapping[Value, Any]) -> list[Any]:
+    def values(self, outputs: Sequence[Value], leaves: Mapping[Value, Any]) -> list[Any]:
         """The arrays of values, where these are known."""
-        found = dict(given)
+        results = dict(leaves)
         with self._calls(not self.inline):
-            for value in walk(wanted, until=given):
-                if value not in found:
+            for value in walk(outputs, until=leaves):
+                if value not in results:
                     place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
                     with jax.named_scope(place), jax.named_scope(value.op.name), self._named(value):
-                        found[value] = self._computed(value, [found[v] for v in value.operands])
-        return [found[v] for v in wanted]
+                        results[value] = self._computed(value, [results[v] for v in value.operands])
+        return [results[v] for v in outputs]
 
     def _named(self, value: Value) -> AbstractContextManager[Any]:
         return jax.named_scope(self.names[value]) if value in self.names else nullcontext()
@@ -128,12 +128,12 @@ class Tracer:
         return results, inner.flag
 
     def if_(self, operands: list[Any], *, then: Subgraph, otherwise: Subgraph, **_: Any) -> tuple[Any, ...]:
-        predicate, *given = operands
+        predicate, *captured = operands
 
         def branch(body: Subgraph) -> Callable[..., Any]:
             return lambda *arrays: self.body(body, arrays)
 
-        results, flag = lax.cond(predicate, branch(then), branch(otherwise), *given)
+        results, flag = lax.cond(predicate, branch(then), branch(otherwise), *captured)
         self.flags.append(flag)
         return tuple(results)
 
@@ -203,8 +203,8 @@ def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
     shapes = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype.numpy) for t in types)
 
     def compute(*arrays: Any) -> Any:
-        found = op.compute(*map(np.asarray, arrays), **value.attrs)
-        return found if isinstance(found, tuple) else (found,)
+        results = op.compute(*map(np.asarray, arrays), **value.attrs)
+        return results if isinstance(results, tuple) else (results,)
 
     results = jax.pure_callback(compute, shapes, *operands)
     return tuple(results) if len(types) > 1 else results[0]

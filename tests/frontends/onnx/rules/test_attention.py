@@ -40,12 +40,14 @@ def _heads(b: int, s: int, t: int, *, shared: int = 4) -> dict[str, Array]:
     return {"q": _random(b, 4, s, 8), "k": _random(b, shared, t, 8), "v": _random(b, shared, t, 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"is_causal": 1}, {"softcap": 2.0, "scale": 0.3}], ids=str)
 def test_plain_causal_and_capped(options: dict[str, Any]) -> None:
     made = model([node("Attention q k v -> y", **options)], HEADS, ["y"], opset=23)
     _assert_as_defined(made, _heads(2, 3, 5), _heads(1, 7, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [1, 2])
 def test_heads_that_share_keys(shared: int) -> None:
     inputs = {**HEADS, "k": f32["b", shared, "t", 8], "v": f32["b", shared, "t", 6]}
@@ -53,6 +55,7 @@ def test_heads_that_share_keys(shared: int) -> None:
     _assert_as_defined(made, _heads(2, 3, 5, shared=shared), _heads(1, 7, 4, shared=shared))
 
 
+@pytest.mark.slow
 def test_packed_heads() -> None:
     inputs = {"q": f32["b", "s", 32], "k": f32["b", "t", 16], "v": f32["b", "t", 12]}
     made = model([node("Attention q k v -> y", q_num_heads=4, kv_num_heads=2)], inputs, ["y"], opset=24)
@@ -62,6 +65,7 @@ def test_packed_heads() -> None:
     _assert_as_defined(made, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (2, 1, 1, 5), (2, 4, 3, 5)], ids=str)
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("kept", [False, True])
@@ -78,6 +82,7 @@ def test_masks_of_every_rank(shape: tuple[int, ...], causal: int, kept: bool) ->
     _assert_as_defined(made, {**_heads(2, 3, 5), "m": mask}, judged={"m": rows})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_query_that_sees_no_key_gets_nothing_and_nan_stays(kept: bool) -> None:
     made = model(["Attention q k v m -> y"], {**HEADS, "m": (bool_ if kept else f32)["s", "t"]}, ["y"], opset=23)
@@ -91,6 +96,7 @@ def test_a_query_that_sees_no_key_gets_nothing_and_nan_stays(kept: bool) -> None
     assert np.isfinite(got["y"][0, 1:]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 def test_the_past_stands_in_front_and_comes_out(causal: int) -> None:
     past = {"pk": f32["b", 4, "p", 8], "pv": f32["b", 4, "p", 6], "m": f32["s", "all"]}
@@ -104,6 +110,7 @@ def test_the_past_stands_in_front_and_comes_out(causal: int) -> None:
     _assert_as_defined(made, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [(2, -1), (1, 1), (0, 0), (-1, 1)])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_windows(windows: tuple[int, int], causal: int) -> None:
@@ -112,6 +119,7 @@ def test_windows(windows: tuple[int, int], causal: int) -> None:
     _assert_as_defined(model([attended], HEADS, ["y"], opset=25), _heads(2, 6, 4), _heads(1, 3, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 def test_keys_that_are_not_there_yet(causal: int) -> None:
     made = model(
@@ -124,6 +132,7 @@ def test_keys_that_are_not_there_yet(causal: int) -> None:
     _assert_as_defined(made, {**_heads(2, 3, 7), "m": mask, "n": np.array([5, 2])})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_what_is_shown_of_the_scores(mode: int) -> None:
     made = model(
@@ -141,6 +150,7 @@ def test_what_is_shown_of_the_scores(mode: int) -> None:
     np.testing.assert_allclose(got["shown"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"softmax_precision": 1}], ids=str)
 def test_narrow_scores_do_not_overflow_before_they_are_scaled(options: dict[str, Any]) -> None:
     shapes = {"q": (1, 2, 2, 64), "k": (1, 1, 3, 64), "v": (1, 1, 3, 4)}
@@ -242,6 +252,7 @@ def test_rotary_embedding_fuses(interleaved: int, rotated: int, rule: str) -> No
     assert dovetail.explain(import_model(made)).count(rule) == 1
 
 
+@pytest.mark.slow
 def test_graphs_that_change_scores_and_weights() -> None:
     def changed(op: str, number: float) -> onnx.GraphProto:
         info = onnx.helper.make_tensor_value_info

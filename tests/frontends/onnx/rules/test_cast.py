@@ -104,6 +104,7 @@ def test_narrow_initializers(dtype: DType) -> None:
     assert found["y"].tolist() == weights[[2, 0, 3]].astype(np.float32).tolist()
 
 
+@pytest.mark.slow
 def test_whole_numbers_of_4_bits_wrap_whatever_they_come_from() -> None:
     x = [-9, -1, 0, 7, 8, 15, 16]
     for source in (f32, f16, i8, i64):

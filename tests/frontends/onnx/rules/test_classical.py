@@ -87,6 +87,7 @@ def rows(*, nan: bool = False) -> list[dict[str, Array]]:
 RNG = np.random.default_rng(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("base", [False, True])
 def test_classifiers_of_several_classes(post: str, base: bool) -> None:
@@ -98,6 +99,7 @@ def test_classifiers_of_several_classes(post: str, base: bool) -> None:
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("base", [False, True])
@@ -110,6 +112,7 @@ def test_classifiers_of_one_score(post: str, positive: bool, base: bool) -> None
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "SOFTMAX"])
 def test_classifiers_of_two_scores(post: str) -> None:
     nodes = forest(3, 5, 6)
@@ -119,6 +122,7 @@ def test_classifiers_of_two_scores(post: str) -> None:
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "BRANCH_GTE", "mixed"])
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE"])
@@ -190,6 +194,7 @@ def test_features_are_extracted_and_vectorised() -> None:
     assert_like_onnxruntime(made, *feeds)
 
 
+@pytest.mark.slow
 def test_features_of_doubles() -> None:
     nodes = forest(6, 3, 4)
     given = weighed(nodes, "target", [0], lambda n: RNG.normal(size=n))

@@ -55,6 +55,7 @@ def test_padding_follows_from_dilations_too(auto_pad: str, pads: list[int]) -> N
     assert padded(auto_pad=auto_pad).tolist() == padded(pads=pads).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("opset", [6, 11, 22])
 def test_spatial_axes(axes: int, opset: int) -> None:
@@ -68,6 +69,7 @@ def test_one_group_for_each_channel() -> None:
     _check("Conv", _floats(8, 1, 3, 3), bias=8, group=4, pads=[1, 1, 1, 1])
 
 
+@pytest.mark.slow
 def test_sizes_behind_padding_stay_simple() -> None:
     nodes = [node(f"Conv v{i} w -> v{i + 1}", auto_pad="SAME_UPPER", strides=[2]) for i in range(6)]
     made = model(nodes, {"v0": f32[1, 2, "n"]}, ["v6"], initializers={"w": _floats(2, 2, 3)})
@@ -75,6 +77,7 @@ def test_sizes_behind_padding_stay_simple() -> None:
     assert len(str(import_model(made).outputs["v6"].shape[-1])) < 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("opset", [6, 11, 22])
 def test_transposed(axes: int, opset: int) -> None:
@@ -118,6 +121,7 @@ def test_transposed_to_a_shape_from_sizes_of_the_run() -> None:
     assert_like_onnxruntime(made, {"x": _floats(1, 4, 4)}, {"x": _floats(1, 4, 5)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_deformed(with_mask: bool) -> None:
     groups: dict[str, Any] = {

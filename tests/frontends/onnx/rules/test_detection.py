@@ -86,6 +86,7 @@ def test_max_roi_pool() -> None:
 MODES = {16: ("bilinear", "nearest", "bicubic"), 20: ("linear", "nearest", "cubic")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("opset", [16, 20])
@@ -97,6 +98,7 @@ def test_grid_sample(padding: str, align: int, opset: int) -> None:
         assert_like_onnxruntime(model(nodes, types, ["y"], opset=opset), *feeds, scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_grid_sample_of_volumes(padding: str) -> None:
     types = {"x": f32["n", 2, "d", "h", "w"], "g": f32["n", "o", "p", "q", 3]}
@@ -106,6 +108,7 @@ def test_grid_sample_of_volumes(padding: str) -> None:
         assert_like_onnxruntime(model(nodes, types, ["y"], opset=20), feed, scale=16)
 
 
+@pytest.mark.slow
 def test_affine_grid() -> None:
     made = model(
         [node("AffineGrid t s -> g", align_corners=1), "GridSample x g -> y"],

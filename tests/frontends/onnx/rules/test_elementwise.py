@@ -95,6 +95,7 @@ OLDER = ["Add", "Sub", "Mul", "Div", "Pow", "Less", "Greater"]
 NUMPY = dict(zip(OLDER, (np.add, np.subtract, np.multiply, np.divide, np.power, np.less, np.greater), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [1, 6])
 @pytest.mark.parametrize("op_type", OLDER)
 def test_older_broadcasts_start_at_an_axis(op_type: str, opset: int) -> None:
@@ -175,6 +176,7 @@ def test_a_square_of_floats_is_a_product() -> None:
     assert graphs[0].outputs["z"] is graphs[1].outputs["z"] is graphs[2].outputs["z"]
 
 
+@pytest.mark.slow
 def test_remainders() -> None:
     x, y = np.array([-4, 7, 5, 4, -7, 8], np.int32), np.array([2, -3, 8, -2, 3, 5], np.int32)
     for opset in (10, 13):

@@ -42,6 +42,7 @@ def test_gather_by_indices_of_the_run() -> None:
         by_dovetail(m, {"x": x_of(2, 3), "i": i + np.int32(2)})
 
 
+@pytest.mark.slow
 def test_gather_elements_and_nd() -> None:
     by_element = model([node("GatherElements x i -> y", axis=1)], {"x": f32["a", "b"], "i": i64["a", "n"]}, ["y"])
     i = np.array([[0, -1, 1], [2, 0, -3]])

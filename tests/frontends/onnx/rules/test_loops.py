@@ -320,6 +320,7 @@ def batched(lens: bool, **attributes: Any) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 def test_a_scan_of_every_element_of_a_batch() -> None:
     feeds = {"h": xs(2, 3), "x": xs(2, 4, 3), "k": xs(3)}
     assert_like_onnxruntime(batched(False), feeds)

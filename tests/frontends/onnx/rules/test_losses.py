@@ -81,6 +81,7 @@ def _step(description: str, feed: dict[str, Array], **options: Any) -> dict[str,
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 3])
 def test_adam_moves_several_tensors(step: int) -> None:
     feed: dict[str, Array] = {"r": np.array(0.1, np.float32), "t": np.array(step)}

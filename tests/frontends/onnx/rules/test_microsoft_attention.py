@@ -21,6 +21,7 @@ INPUT = {"x": f32["b", "s", 12]}
 KEEP = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_with_its_projection(causal: int) -> None:
     one = ms("Attention x w b -> y", num_heads=3, unidirectional=causal)
@@ -35,6 +36,7 @@ def test_attention_without_a_bias() -> None:
     np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize(
     ("mask", "type"),
@@ -52,6 +54,7 @@ def test_masks(mask: Array, type: TensorType, causal: int) -> None:
     check(one, {**INPUT, "m": type}, {"x": DRAW.floats(2, 4, 12), "m": mask}, constants=WEIGHTS)
 
 
+@pytest.mark.slow
 def test_a_mask_that_only_lowers() -> None:
     one = ms("Attention x w b m -> y", num_heads=3, mask_filter_value=-2.0)
     check(one, {**INPUT, "m": i32["b", "s"]}, {"x": DRAW.floats(2, 4, 12), "m": KEEP}, constants=WEIGHTS)
@@ -64,6 +67,7 @@ def test_a_bias_on_the_scores(shape: tuple[int, ...]) -> None:
     check(ms("Attention x w b m _ a -> y", num_heads=3), types, feeds, constants=WEIGHTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("rows", [4, 1])
 def test_a_past_and_what_it_becomes(causal: int, rows: int) -> None:
@@ -116,6 +120,7 @@ def _cross() -> dict[str, Array]:
     return {"q": DRAW.floats(2, 4, 12), "k": DRAW.floats(2, 5, 12), "v": DRAW.floats(2, 5, 18)}
 
 
+@pytest.mark.slow
 def test_attention_to_another_sequence() -> None:
     check(ms("MultiHeadAttention q k v -> y", num_heads=3), CROSS, _cross())
     one = ms("MultiHeadAttention q k v b -> y", num_heads=3, scale=0.2)
@@ -133,12 +138,14 @@ def test_padding_of_keys(mask: tuple[int, ...]) -> None:
     check(ms("MultiHeadAttention q k v _ m a -> y", num_heads=3), types, feeds)
 
 
+@pytest.mark.slow
 def test_keys_over_heads() -> None:
     types = {"q": f32["b", "s", 12], "k": f32["b", 3, "t", 4], "v": f32["b", 3, "t", 4]}
     feeds = {"q": DRAW.floats(2, 4, 12), "k": DRAW.floats(2, 3, 5, 4), "v": DRAW.floats(2, 3, 5, 4)}
     check(ms("MultiHeadAttention q k v -> y", num_heads=3), types, feeds)
 
 
+@pytest.mark.slow
 def test_packed_operands() -> None:
     # onnxruntime has them on other devices only.
     q, k, v = (DRAW.floats(2, 4, 12) for _ in range(3))
@@ -154,6 +161,7 @@ def test_packed_operands() -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("rows", [4, 1])
 def test_keys_and_values_of_the_past(causal: int, rows: int) -> None:
@@ -163,6 +171,7 @@ def test_keys_and_values_of_the_past(causal: int, rows: int) -> None:
     check(one, types, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "attributes"),
@@ -202,6 +211,7 @@ def _grouped(
     check(one, types, feeds, constants=constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("attributes", [{}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}])
 def test_shared_heads(packed: bool, attributes: dict[str, int]) -> None:
@@ -209,17 +219,20 @@ def test_shared_heads(packed: bool, attributes: dict[str, int]) -> None:
     _grouped(1, 3, (3, 3), 4, packed=packed, **attributes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past", [3, 5])
 def test_rows_of_different_lengths_in_a_cache(past: int) -> None:
     _grouped(1, past, (3, 2), 4, do_rotary=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attributes", [{"local_window_size": 2}, {"softcap": 2.0}, {"scale": 0.1}])
 def test_options_of_shared_heads(attributes: dict[str, Any]) -> None:
     _grouped(4, None, (3, 3), 4, **attributes)
     _grouped(1, 6, (6, 6), 7, **attributes)
 
 
+@pytest.mark.slow
 def test_a_cache_of_symbolic_length() -> None:
     # Its length follows from that of the mask, as exporters write it.
     one = ms("GroupQueryAttention q k v pk pv l t -> y k2 v2", num_heads=4, kv_num_heads=2)

@@ -97,6 +97,7 @@ def test_a_mean_for_training_is_refused() -> None:
         import_model(alone(one, {"x": ROWS, "s": ROWS, "g": f32[8]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_norm_in_the_domain_of_onnx(axis: int) -> None:
     gain = DRAW.floats(*((8,) if axis == -1 else (3, 8)))
@@ -121,6 +122,7 @@ def test_layer_norm_before_it_was_an_operator_of_onnx() -> None:
     assert_like_onnxruntime(made, *({"x": x} for x in _rows()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operands", ["i s w p t g b m", "i _ w p _ g b", "i _ w p _ g b _ n"])
 def test_embeddings_and_their_norm(operands: str) -> None:
     feeds = {"i": DRAW.whole(2, 3, dtype=np.int32, low=0, high=9)}
@@ -158,6 +160,7 @@ def test_group_norm(last: int, activation: int) -> None:
     np.testing.assert_allclose(got.transpose(0, 3, 1, 2) if last else got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_group_norm_of_a_sum() -> None:
     x, skip, bias = DRAW.floats(2, 4, 5, 6), DRAW.floats(2, 6), DRAW.floats(6)
     one = ms("SkipGroupNorm x g b s c -> y t", groups=3, activation=0)
@@ -222,6 +225,7 @@ def test_an_activation_that_we_do_not_have() -> None:
         import_model(alone(ms("FusedGemm a b -> y", activation="Elu"), types))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("activation", "numbers"),
     [
@@ -239,6 +243,7 @@ def test_fused_conv(activation: str, numbers: tuple[float, ...]) -> None:
     check(one, {"x": f32["n", 4, 6, 6]}, {"x": DRAW.floats(1, 4, 6, 6)}, constants=constants)
 
 
+@pytest.mark.slow
 def test_fused_conv_with_a_sum() -> None:
     constants = {"w": DRAW.floats(6, 4, 3, 3), "b": DRAW.floats(6)}
     types = {"x": f32[1, 4, 6, 6], "z": f32[1, 6, 4, 4]}

@@ -124,6 +124,7 @@ def test_narrow_floats_and_other_forms_of_weights() -> None:
 INDICES = np.array([[0, 5], [3, -1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zero", [False, True])
 def test_rows_of_a_packed_table(bits: int, zero: bool) -> None:
@@ -135,6 +136,7 @@ def test_rows_of_a_packed_table(bits: int, zero: bool) -> None:
     check(one, {"i": i64["a", "b"]}, {"i": INDICES}, {"i": INDICES[:1, :1]}, constants=constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gathered", "blocked"), [(0, 1), (1, 1), (1, 0)])
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_a_table_of_four_bits(gathered: int, blocked: int, kind: Any) -> None:
@@ -147,6 +149,7 @@ def test_a_table_of_four_bits(gathered: int, blocked: int, kind: Any) -> None:
     check(one, {"i": i64[2, 2]}, {"i": INDICES}, constants=constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("per_column", [False, True])
 def test_products_of_bytes_as_floats(signed: bool, per_column: bool) -> None:
@@ -206,6 +209,7 @@ def test_sums_and_products_of_bytes(kind: Any, name: str) -> None:
     _near(ms(f"QLinear{name} a s z b v w t u -> y"), kind, feeds, constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_byte_through_an_activation(kind: Any) -> None:
     every = np.arange(256).astype(np.uint8).view(kind).reshape(4, 64)
@@ -226,6 +230,7 @@ def test_softmax_of_bytes(kind: Any, opset: int, axis: int) -> None:
     _near(one, kind, {"x": DRAW.whole(2, 3, 4, dtype=kind)}, constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_in_the_steps_of_the_result(kind: Any) -> None:
     constants = {**_steps(kind), "v": _number(0.06), "w": _number(50, kind)}
@@ -264,6 +269,7 @@ def test_means_of_whole_channels(kind: Any, last: int) -> None:
     _near(ms("QLinearGlobalAveragePool x s z t u -> y", channels_last=last), kind, feeds, _steps(kind))
 
 
+@pytest.mark.slow
 def test_the_mean_over_axes() -> None:
     x = DRAW.whole(2, 3, 4)
     one = ms("QLinearReduceMean x s z t u -> y", axes=[1], keepdims=0)
@@ -272,6 +278,7 @@ def test_the_mean_over_axes() -> None:
     assert np.abs(got - np.clip(np.rint(floats / 0.0625) + 20, 0, 255)).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_bytes_and_back(kind: Any) -> None:
     whole = {"s": _number(0.05), "z": _number(100, kind)}
@@ -313,6 +320,7 @@ def _lstm(directions: int, *, per_gate: bool, kind: Any = np.int8) -> dict[str, 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("kind", "per_gate"), [(np.int8, False), (np.int8, True), (np.uint8, False)])
 def test_lstm_with_quantised_weights(direction: str, kind: Any, per_gate: bool) -> None:
@@ -327,6 +335,7 @@ def test_lstm_with_quantised_weights(direction: str, kind: Any, per_gate: bool) 
     check(one, types, *feeds, constants=constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attributes", [{}, {"clip": 0.5}, {"input_forget": 1}])
 def test_options_of_a_quantised_lstm(attributes: dict[str, Any]) -> None:
     constants = {**_lstm(1, per_gate=False), "p": DRAW.floats(1, 9)}

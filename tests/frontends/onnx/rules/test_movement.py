@@ -78,6 +78,7 @@ def test_reshape_to_one_size_that_the_run_computes() -> None:
     assert_like_onnxruntime(m, *feeds(3), *feeds(6, shape=(4, 6)))
 
 
+@pytest.mark.slow
 def test_reshape_to_several_sizes_that_the_run_computes() -> None:
     m = in_run([node("Concat counts counts rest -> s", axis=0), "Reshape x s -> y"], rest=ints(-1))
     assert_like_onnxruntime(m, *feeds(2), *feeds(1), *feeds(3, shape=(3, 6)))
@@ -152,6 +153,7 @@ def test_split_by_a_count_leaves_a_smaller_part_at_the_end() -> None:
     assert_like_onnxruntime(fixed, {"x": x_of(2, 7)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [13, 18])
 def test_split_into_sizes_that_the_run_computes(opset: int) -> None:
     rest = [node("Sub six counts -> others"), node("Concat counts others -> s", axis=0)]
@@ -310,6 +312,7 @@ def test_expand_to_sizes_of_another_tensor() -> None:
     assert_like_onnxruntime(m, {"x": x_of(3, 1), "z": x_of(2, 1, 4)}, {"x": x_of(3, 1), "z": x_of(1, 1, 2)})
 
 
+@pytest.mark.slow
 def test_expand_and_tile_by_numbers_that_the_run_computes() -> None:
     nodes = [node("Concat counts one -> s", axis=0), node("ReduceMin x front -> low"), "Expand low s -> y"]
     assert_like_onnxruntime(in_run(nodes, one=ints(1)), *feeds(1, 3, 0))

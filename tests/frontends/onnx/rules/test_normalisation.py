@@ -106,6 +106,7 @@ def test_batch_norm_with_stored_statistics(opset: int, shape: tuple[int, ...]) -
     assert_like_onnxruntime(made, {"x": _random(*shape), **vectors}, {"x": _random(5, *shape[1:]), **vectors})
 
 
+@pytest.mark.slow
 def test_batch_norm_in_training() -> None:
     made = model(
         [node("BatchNormalization x scale bias mean variance -> y m v", training_mode=1, momentum=0.8)],
@@ -166,6 +167,7 @@ def test_instance_and_group_norm(shape: tuple[int, ...]) -> None:
     assert_like_onnxruntime(made, {"x": _random(*shape), **vectors}, {"x": _random(1, 4, *shape[2:]), **vectors})
 
 
+@pytest.mark.slow
 def test_group_norm_had_one_scale_for_each_group_before_opset_21() -> None:
     inputs = {"x": f32["b", 6, "h", "w"], "s": f32[2], "t": f32[2]}
     made = model([node("GroupNormalization x s t -> y", num_groups=2)], inputs, ["y"], opset=18)
@@ -193,6 +195,7 @@ def test_lrn(size: int) -> None:
     np.testing.assert_allclose(got["y"], x / (1.5 + 0.1 / size * np.stack(squares, 1)) ** 0.7, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 def test_lp_normalization_of_nothing_is_nothing(p: int) -> None:
     made = model([node("LpNormalization x -> y", p=p, axis=1)], {"x": f32["b", 3, "s"]}, ["y"], opset=22)

@@ -85,6 +85,7 @@ def test_top_k_of_a_number_that_is_a_size() -> None:
     assert_like_onnxruntime(m, {"x": TIES, "z": z[:2]}, {"x": TIES, "z": z}, {"x": TIES, "z": z[:0]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [0, 1])
 def test_top_k_of_a_number_that_the_run_finds(largest: int) -> None:
     m = model(

@@ -48,6 +48,7 @@ def test_pad_with_a_number_along_named_axes() -> None:
     assert_like_onnxruntime(m, *({"x": x_of(*s).astype(np.int32)} for s in ((2, 2, 3), (1, 2, 1))))
 
 
+@pytest.mark.slow
 def test_pad_of_old_by_attributes() -> None:
     m = model(
         [node("Pad x -> y", pads=[0, 1, 2, 0], value=1.5), node("Pad x -> z", pads=[0, 1, 1, 0], mode="reflect")],
@@ -69,6 +70,7 @@ def test_pad_up_to_a_size() -> None:
     assert_like_onnxruntime(m, {"x": x_of(3)}, {"x": x_of(8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pad_by_amounts_that_the_run_finds(mode: str) -> None:
     m = model(

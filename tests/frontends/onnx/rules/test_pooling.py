@@ -49,6 +49,7 @@ def test_windows(op: str, more: dict[str, Any], axes: int) -> None:
     _check(op, axes, opset=7, strides=[2] * axes, pads=[1] * 2 * axes, **window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "more"), POOLS)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_padding_that_follows_from_the_size(op: str, more: dict[str, Any], auto_pad: str) -> None:
@@ -57,6 +58,7 @@ def test_padding_that_follows_from_the_size(op: str, more: dict[str, Any], auto_
         _check(op, kernel_shape=[size, 3], strides=[stride, 1], auto_pad=auto_pad, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "more"), POOLS)
 def test_ceil_mode(op: str, more: dict[str, Any]) -> None:
     for size, stride, pads in ((3, 2, [0, 0]), (3, 2, [1, 1]), (2, 3, [1, 0]), (3, 4, [1, 1]), (4, 3, [1, 2])):

@@ -148,6 +148,7 @@ def test_products_of_whole_numbers(kind: Any) -> None:
     assert_like_onnxruntime(made, {"x": DRAW.whole(2, 3, 5, dtype=draw)}, {"x": DRAW.whole(1, 3, 5, dtype=draw)})
 
 
+@pytest.mark.slow
 def test_a_vector_and_a_zero_point_for_each_row() -> None:
     made = model(["MatMulInteger x y -> z"], {"x": u8[5], "y": u8[5, 4]}, ["z"])
     x, y = DRAW.whole(5), DRAW.whole(5, 4)
@@ -174,6 +175,7 @@ def test_a_quantised_product(kind: Any) -> None:
     assert_like_onnxruntime(made, {"a": DRAW.whole(2, 3, 5, dtype=draw)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [

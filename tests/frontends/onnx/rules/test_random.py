@@ -60,6 +60,7 @@ def test_a_seed_decides_and_without_one_the_name_does() -> None:
     assert len({tuple(o) for o in others}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike"])
 def test_the_shape_of_another_tensor(op: str) -> None:
     made = model([node(f"{op} x -> y", dtype=11), node(f"{op} x -> z")], {"x": f32["n", 2]}, ["y", "z"])
@@ -73,6 +74,7 @@ def test_the_shape_of_another_tensor(op: str) -> None:
         import_model(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, bool_, i32, f64])
 def test_coins(dtype: DType | None) -> None:
     attributes: dict[str, Any] = {} if dtype is None else {"dtype": NUMBERS[dtype]}
@@ -84,6 +86,7 @@ def test_coins(dtype: DType | None) -> None:
     assert never.sum() == 0 and always.sum() == 4000 and abs(sometimes.mean() - 0.25) < 0.03
 
 
+@pytest.mark.slow
 def test_classes() -> None:
     made = model([node("Multinomial x -> y", sample_size=4000, seed=1.0, dtype=7)], {"x": f32["n", 3]}, ["y"])
     shares = np.array([[0.2, 0.0, 0.8], [0.0, 1.0, 0.0]])

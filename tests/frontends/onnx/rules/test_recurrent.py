@@ -61,6 +61,7 @@ def assert_alike(made: onnx.ModelProto) -> None:
     assert_like_onnxruntime(made, feeds(made, 4, 3), feeds(made, 2, 1), scale=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("opset", [7, 22])
@@ -75,6 +76,7 @@ def test_neither_bias_nor_state(op: str) -> None:
     assert_alike(network(op))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_the_batch_may_stand_first(op: str, direction: str) -> None:
@@ -89,12 +91,14 @@ def test_the_batch_may_stand_first(op: str, direction: str) -> None:
     np.testing.assert_array_equal(got["y_h"], expected["y_h"].swapaxes(0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("input_forget", [0, 1])
 def test_peepholes(input_forget: int) -> None:
     assert_alike(network("LSTM", "b h c p", input_forget=input_forget))
     assert_alike(network("LSTM", "p lens", direction="bidirectional", directions=2, input_forget=input_forget))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linear", [0, 1])
 @pytest.mark.parametrize("given", ["", "b", "b h lens"])
 def test_where_the_state_is_reset(linear: int, given: str) -> None:
@@ -132,6 +136,7 @@ def test_activations(name: str, alpha: float | None, beta: float | None) -> None
     assert_alike(network("RNN", "b", activations=[name], **numbers))
 
 
+@pytest.mark.slow
 def test_activations_take_their_numbers_in_turn() -> None:
     listed = ["HardSigmoid", "LeakyRelu", "Tanh", "Sigmoid", "Affine", "ScaledTanh"]
     assert_alike(
@@ -147,6 +152,7 @@ def test_activations_take_their_numbers_in_turn() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 def test_doubles(op: str) -> None:
     gates = GATES[op]

@@ -54,6 +54,7 @@ def test_sizes(mode: str, rounding: str, place: str) -> None:
     assert_like_onnxruntime(made, *_feeds((4, 9), (16, 8)), scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", ["half_pixel", "asymmetric"])
 def test_scales_to_a_fraction(mode: str, rounding: str, place: str) -> None:
@@ -141,6 +142,7 @@ def test_nothing_to_do_is_nothing() -> None:
     assert graph.outputs["y"] is graph.inputs[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_the_first_opsets(mode: str) -> None:
     types = {"x": f32["n", 2, "h", "w"]}
@@ -202,6 +204,7 @@ def test_scales_that_come_as_data(mode: str, rounding: str, place: str) -> None:
     assert_like_onnxruntime(made, *({**f, "s": _vector(1, 1, 1.3, 1.1)} for f in feeds), scale=4)
 
 
+@pytest.mark.slow
 def test_sizes_computed_from_data() -> None:
     """Only the axes whose sizes are not known are resampled, and cubic weights leave out what is outside."""
     nodes = [

@@ -65,6 +65,7 @@ def tops(*numbers: float) -> list[dict[str, Array]]:
     return [{"x": np.array([0, number], np.float32)} for number in numbers]
 
 
+@pytest.mark.slow
 def test_constant_of_a_shape_that_the_run_computes() -> None:
     fill = node("ConstantOfShape s -> y", value=np.array([2.5], np.float32))
     m = in_run([node("Concat counts two counts -> s", axis=0), fill], two=ints(2))

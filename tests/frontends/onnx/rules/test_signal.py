@@ -42,6 +42,7 @@ def assert_transformed(made: onnx.ModelProto, x: Array, expected: Array) -> None
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("axis", [0, 1, 2, -2, -3])
 def test_every_axis(parts: int, axis: int) -> None:
@@ -63,6 +64,7 @@ def test_the_inverse(parts: int) -> None:
     assert_like_onnxruntime(made, {"x": x}, {"x": signal(1, 4, 2, parts)}, scale=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [4, 7, 9, 12])
 def test_a_length_that_cuts_or_fills(length: int) -> None:
     known = {"n": np.array(length), "a": np.array(1)}
@@ -73,6 +75,7 @@ def test_a_length_that_cuts_or_fills(length: int) -> None:
         assert_like_onnxruntime(made, {"x": x}, {"x": signal(1, 15, 1, parts)}, scale=8.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [6, 7])
 def test_one_side_and_back(length: int) -> None:
     known = {"n": np.array(length), "a": np.array(1)}
@@ -84,6 +87,7 @@ def test_one_side_and_back(length: int) -> None:
     assert_transformed(back, half, np.fft.irfft(as_complex(half), n=length, axis=1))
 
 
+@pytest.mark.slow
 def test_one_side_back_of_a_length_that_is_not_given() -> None:
     made = transform(2, "_ a", known={"a": np.array(1)}, onesided=1, inverse=1)
     for points in (3, 5):

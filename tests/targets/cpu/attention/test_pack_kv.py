@@ -54,6 +54,7 @@ def test_which_rows_push_each_other_out(stride: Any, is_so: bool) -> None:
     assert attend_near.crowded(stride, 32) is is_so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "groups", "causal"), [(16, 1, False), (20, 2, False), (32, 4, True), (7, 1, True)])
 @pytest.mark.parametrize("room", [1 << 20, 80 * 4 * 32])
 def test_rows_that_lie_far_apart(monkeypatch: Any, d: int, groups: int, causal: bool, room: int) -> None:
@@ -92,6 +93,7 @@ def test_rotated_keys_with_values_that_lie_far_apart(causal: bool) -> None:
         check(graph, {"x": normal(b, s, WIDE), "cos": normal(s, 16), "sin": normal(s, 16, seed=1)}, runner)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_who_laid_them_out() -> None:
     graph = Graph.of(library.attention(*crowded_heads(64)))
     plan = make_plan(graph, target=CPU)
@@ -114,6 +116,7 @@ def masks(n: int) -> list[Array]:
     ]
 
 
+@pytest.mark.slow
 def test_masks_of_one_number_a_key() -> None:
     sq, sk = symbol("sq"), symbol("sk")
     q, k, v = heads("q", 7, 2, sq, 8), heads("k", 7, 2, sk, 8), heads("v", 7, 2, sk, 8)
@@ -124,6 +127,7 @@ def test_masks_of_one_number_a_key() -> None:
         check(graph, {**feeds, "mask": np.stack(masks(n))[:, None, None]}, runner)
 
 
+@pytest.mark.slow
 def test_far_lower_scores_weigh_nothing() -> None:
     """No weight is a number below the smallest normal one: those are slow to multiply."""
     scores = -np.concatenate([np.linspace(0, 130, 400), [1e4, np.inf]]).astype(np.float32)

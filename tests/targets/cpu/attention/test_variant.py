@@ -36,6 +36,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.slow
 def test_every_length_from_one_code() -> None:
     sq, sk = symbol("sq"), symbol("sk")
     graph = Graph.of(library.attention(heads("q", 2, 3, sq, 32), heads("k", 2, 3, sk, 32), heads("v", 2, 3, sk, 32)))
@@ -81,6 +82,7 @@ def test_one_batch_for_all(queries: int, keys: int, rows: int) -> None:
 LOWEST = float(np.finfo(np.float32).min)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fill", "window", "kept"),
     [
@@ -210,6 +212,7 @@ def test_few_queries_of_views() -> None:
     check(graph, {**feeds, "mask": normal(2, 1, 70, 2), "keep": normal(2, 1, 70, 4) > -1})
 
 
+@pytest.mark.slow
 def test_one_head_of_keys_for_all_and_more_or_fewer_axes() -> None:
     q, k, v = heads("q", 4, 20, 16), heads("k", 1, 40, 16), heads("v", 1, 40, 16)
     check(
@@ -261,6 +264,7 @@ def test_masks_that_are_views() -> None:
     check(graph, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n"), [(0, 5), (5, 0), (0, 0)])
 def test_nothing_to_attend(m: int, n: int) -> None:
     sq, sk = symbol("sq"), symbol("sk")
@@ -270,6 +274,7 @@ def test_nothing_to_attend(m: int, n: int) -> None:
     assert (got == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("queries", "d"), [(40, 16), (2, 20), (33, 20)])
 def test_narrow_floats(dtype: DType, queries: int, d: int) -> None:
@@ -290,6 +295,7 @@ def test_narrow_floats(dtype: DType, queries: int, d: int) -> None:
             np.testing.assert_allclose(got.astype(np.float64), expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("form", "d", "rotated"), [("half", 40, 36), ("interleaved", 40, 36), ("half", 16, None)])
 def test_narrow_floats_rotated(dtype: DType, form: Any, d: int, rotated: int | None) -> None:
@@ -306,6 +312,7 @@ def test_narrow_floats_rotated(dtype: DType, form: Any, d: int, rotated: int | N
     assert_close(got, expected, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["half", "interleaved"])
 @pytest.mark.parametrize(("d", "rotated"), [(64, None), (40, 36), (6, 2)])
 def test_rotated(form: Any, d: int, rotated: int | None) -> None:
@@ -322,6 +329,7 @@ def test_rotated(form: Any, d: int, rotated: int | None) -> None:
         check(graph, {**feeds, "cos": normal(1, n, wide), "sin": normal(2, 1, n, wide)}, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fill", "window"), [(-np.inf, None), (-np.inf, 9), (-1e9, 9), (-1e9, None)])
 def test_rotated_by_position(fill: float, window: int | None) -> None:
     """More queries than keys are rotated for at once; some see no key at all."""
@@ -335,6 +343,7 @@ def test_rotated_by_position(fill: float, window: int | None) -> None:
         check(graph, {**feeds, "cos": normal(n, 8), "sin": normal(n, 8), "keep": np.arange(n) >= n // 3}, runner)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     s = symbol("s")
     graph = Graph.of(library.attention(heads("q", 4, s, 64), heads("k", 4, s, 64), heads("v", 4, s, 64)))

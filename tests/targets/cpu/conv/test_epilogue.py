@@ -7,20 +7,23 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, library, ops
+from dovetail import Graph, compile, library, ops
 from dovetail.dtypes import f32
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.problems.region_steps import VECTOR_OPS
+from dovetail.kernels.choice import StepProblem
+from dovetail.kernels.families.row_steps import RowForm
+from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.spec import Job
 from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
-from dovetail.plan.plan import make_plan
+from dovetail.plan.plan import Step, make_plan
+from dovetail.targets.cpu import anchors
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.epilogue import RULES
+from dovetail.targets.cpu.conv.epilogue import Applied, steps_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.build import build
 from tests.kernels import native
@@ -75,6 +78,7 @@ def check(graph: Graph, feeds: dict[str, Array] | None = None) -> Array:
     return native.check(graph, feeds, params=params)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_every_kernel_adds_it(kernel: str, bias: bool) -> None:
@@ -135,6 +139,7 @@ def test_bits_do_not_depend_on_threads(kernel: str) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 3])
 def test_sizes_that_come_late(window: int) -> None:
     height: Size | str = "height"
@@ -157,5 +162,22 @@ def test_these_are_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {kernel: [kernel.split(" ")[0]] for kernel in KERNELS}
 
 
-def test_every_step_of_a_region_is_vector_code() -> None:
-    assert set(RULES) == VECTOR_OPS
+@pytest.mark.parametrize("act", get_args(Activation))
+def test_every_activation_is_vector_code(act: Activation) -> None:
+    (value,) = made("conv", act=act).outputs.values()
+    found = Convolution.of(value)
+    assert found is not None
+    steps = steps_of(found, StepProblem(Step("conv", value, "run"), anchors.DENSE, None), RowForm("channel"))
+    assert isinstance(steps, Applied) and steps.rows is None and bool(steps.steps) == (act != "none")
+
+
+@pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "winograd_2x4"])
+def test_a_clamp_by_a_zero_has_its_sign(kernel: str) -> None:
+    """0.0 is larger than -0.0."""
+    x, w, _, attrs = operands(kernel, bias=False)
+    y = library.conv_bias_act(x, w, **attrs)
+    for step, is_negative in ((ops.maximum, False), (ops.minimum, True)):
+        graph = Graph.of(step(y, -0.0))
+        params = {name: np.zeros_like(array) for name, array in params_of(graph).items()}
+        (got,) = compile(graph, threads=1).bind(params).run(feeds_of(graph)).values()
+        assert not got.any() and (np.signbit(got) == is_negative).all()

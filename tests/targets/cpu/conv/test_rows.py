@@ -150,6 +150,7 @@ def region(drawn: random.Random, y: Value) -> Value:
     return ops.cast(y if last.is_float else ops.minimum(ops.abs_(y) * 9.0, constant(100.0, f32)), dtype=last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_drawn_regions(variant: str, seed: int) -> None:
@@ -160,6 +161,7 @@ def test_drawn_regions(variant: str, seed: int) -> None:
     check(region(drawn, convolution(variant, bias=bias, residual=residual, act=act)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
@@ -170,6 +172,7 @@ def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyP
     check(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "conv1d"])
 def test_an_inner_value_that_others_read_is_written_too(variant: str) -> None:
     y = convolution(variant, act="relu")
@@ -188,6 +191,7 @@ def joined_plan(variant: str) -> Plan:
     return joined(ops.cast(ops.tanh(y * input("z", f32[y.shape])), dtype=f16)).plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ASSEMBLED)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_machines_have_code(variant: str, machine: str) -> None:

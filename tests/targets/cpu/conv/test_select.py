@@ -69,12 +69,13 @@ def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride
     assert name_at(late, sized(*area)) == kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 def test_one_program_runs_them_all(stride: int) -> None:
     graph = network("height", "width", stride)
     native = NativeGraph(make_plan(graph, target=CPU))
     runner = native.bind(params())
-    assert native.on_host == () and not runner.packed.made, "nothing is packed before sizes ask for it"
+    assert native.on_host == () and not runner.packed.arrays, "nothing is packed before sizes ask for it"
     for images, area in (
         (2, (25, 26)),
         (0, (5, 10)),
@@ -89,7 +90,7 @@ def test_one_program_runs_them_all(stride: int) -> None:
         known = NativeGraph(make_plan(network(*area, stride), target=CPU))
         (alone,) = known.bind(params()).run({"x": x}).values()
         assert (got.view(np.uint32) == alone.view(np.uint32)).all(), "the kernel of the known size does the same"
-    layouts = {str(key[0]) for key in runner.packed.made}
+    layouts = {str(key[0]) for key in runner.packed.arrays}
     assert len(layouts) > 1, "each kernel has its weights as it wants them"
 
 

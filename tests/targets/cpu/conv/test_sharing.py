@@ -37,6 +37,7 @@ def test_every_thread_has_a_tile(name: str, graph: Graph) -> None:
     assert found[1][1] < THREADS and found[THREADS][1] >= 0.85 * THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", LAYERS.values(), ids=LAYERS)
 def test_bits_do_not_depend_on_the_threads_of_the_device(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = [size for size in graph.inputs[0].shape if isinstance(size, int)]

@@ -51,6 +51,7 @@ def test_columns_that_no_stream_has_cannot_be_made_again() -> None:
     assert not BlockPanels(BlockLayout("iq4_xs", 16, True), ((0, 0),), 40, (1,)).holds([(40, 136)])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(block_dot(host_device()) is None or sys.platform != "linux", reason="needs dot products and smaps")
 def test_pages_of_a_mapped_file_that_were_packed_are_dropped(tmp_path: Path) -> None:
     """A table whose rows are gathered and which is a right factor, too, as tied embeddings are."""
@@ -73,6 +74,7 @@ def test_pages_of_a_mapped_file_that_were_packed_are_dropped(tmp_path: Path) -> 
     assert held < blocks.nbytes // 2, "but for pages around the rows that were read"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(block_dot(host_device()) is None, reason="this machine has no dot products of bytes")
 def test_a_program_keeps_packed_weights_alone() -> None:
     blocks = random_blocks("int4", 40, 64)

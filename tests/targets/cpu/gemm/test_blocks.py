@@ -25,7 +25,7 @@ from dovetail.targets.cpu.gemm.policy import AMX
 from dovetail.targets.cpu.gemm.row_panels import equal_rows
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.building.packed_weights import wanted_steps
+from dovetail.targets.runtime.building.packed_weights import needed_steps
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT, VNNI
 
@@ -54,7 +54,7 @@ def plans(program: Program) -> tuple[list[str], int]:
     graph = NativeGraph(program.plan)
     jobs = [job for part in graph.sections for job in part.jobs]
     names = [job.kernel.name.partition("_")[0] for job in jobs if isinstance(job, Job)]
-    return names, len(wanted_steps(program.plan, graph.sections))
+    return names, len(needed_steps(program.plan, graph.sections))
 
 
 def judged(graph: Graph, params: dict[str, Array], program: Program, x: Array, tolerance: float = 2e-6) -> None:
@@ -67,6 +67,7 @@ def rows(m: int, seed: int = 0, k: int = K) -> Array:
     return np.random.default_rng(seed).normal(size=(m, k)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_every_format() -> None:
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
@@ -153,6 +154,7 @@ def test_parts_of_a_panel_change_no_bit(name: str, monkeypatch: pytest.MonkeyPat
     assert found[0].tobytes() == found[1][:1].tobytes()
 
 
+@pytest.mark.slow
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:

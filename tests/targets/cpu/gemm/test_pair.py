@@ -91,6 +91,7 @@ def test_sums_are_those_of_packed_weights(layout: str, deep: int) -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "device", "size"), covering(LAYOUTS, DEVICES, [(5, 7, 9), (40, 530, 64), (30, 70, 100)])
 )

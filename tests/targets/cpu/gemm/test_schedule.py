@@ -23,7 +23,7 @@ def _kernel(name: str, machine: str, *, exact: bool) -> BlockKernel:
     return BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
 
 
-def _named(source: schedule.Source, of: BlockKernel, rows: int) -> str:
+def _named(source: schedule.CodeSource, of: BlockKernel, rows: int) -> str:
     return NAMES[NUMBERS[schedule_of(source, of, rows)]]
 
 
@@ -45,7 +45,7 @@ def _named(source: schedule.Source, of: BlockKernel, rows: int) -> str:
     ],
 )
 def test_what_serves_a_tile(
-    name: str, machine: str, exact: bool, source: schedule.Source, rows: int, wanted: str
+    name: str, machine: str, exact: bool, source: schedule.CodeSource, rows: int, wanted: str
 ) -> None:
     assert _named(source, _kernel(name, machine, exact=exact), rows) == wanted
 

@@ -79,6 +79,7 @@ def test_linear(act: Activation, bias: bool, n: int) -> None:
     check(graph, {"x": normal(1, 1, 20)}, {"x": normal(2, 17, 20)}, {"x": normal(3, 1, 20)}, params=params)
 
 
+@pytest.mark.slow
 def test_activations_meet_what_is_no_number() -> None:
     x = np.array([[np.nan, 1.0], [np.inf, 0.0], [-30.0, 0.0], [3e38, 3e38], [1e-40, 0.0], [-0.0, -0.0]], np.float32)
     w = np.array([[1.0], [1.0]], np.float32)
@@ -88,6 +89,7 @@ def test_activations_meet_what_is_no_number() -> None:
             check(graph, {"x": x}, params={"w": w})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Gate))
 @pytest.mark.parametrize("n", [5, 16, 50])
 def test_gated_products(act: Gate, n: int) -> None:
@@ -156,6 +158,7 @@ def test_both_operands_and_every_size_are_known_late() -> None:
     check(graph, *({"x": normal(i, j, p), "y": normal(i, p, q, scale=max(1, p) ** -0.5)} for i, j, p, q in sizes))
 
 
+@pytest.mark.slow
 def test_views_are_read_where_they_lie() -> None:
     x, y = input("x", f32[4, 10, 6, 9]), input("y", f32[4, 12, 6, 9])
     swapped = ops.permute(x, order=(-2, -3, -1))
@@ -211,6 +214,7 @@ def test_layers_of_any_shape_share_one_code() -> None:
     assert len(set(native.sections[0].entries)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize("bound", [False, True])
 def test_narrow_floats_are_summed_in_f32(dtype: DType, bound: bool) -> None:

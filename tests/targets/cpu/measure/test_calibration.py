@@ -100,8 +100,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def made_by(settings: Settings) -> HostCalibration:
     found = calibrate(settings)
-    assert found.refused == "" and found.made is not None
-    return found.made
+    assert found.refused == "" and found.calibration is not None
+    return found.calibration
 
 
 def test_nobody_measures_unasked(settings: Settings) -> None:
@@ -137,8 +137,8 @@ def test_without_a_cache_nothing_is_kept(settings: Settings) -> None:
     off = Settings(cache="off")
     found = calibrate(off)
     assert (
-        found.made is not None
-        and found.made.figures
+        found.calibration is not None
+        and found.calibration.figures
         and found.refused == "the cache is switched off"
         and stored(off) is None
     )

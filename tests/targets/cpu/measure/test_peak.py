@@ -15,6 +15,7 @@ from dovetail.targets.cpu.measure.threads import pin
 pytestmark = pytest.mark.serial  # it measures the machine
 
 
+@pytest.mark.slow
 def test_the_best_so_far_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_buffer_bytes", lambda: 1 << 20)
     meter = Meter(2)

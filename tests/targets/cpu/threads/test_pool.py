@@ -146,12 +146,14 @@ def test_a_pool_that_stopped_starts_again(code: Compiled) -> None:
     assert (table.counts == 3).all()
 
 
+@pytest.mark.slow
 def test_a_process_with_a_pool_ends(code: Compiled) -> None:
     script = "from dovetail.targets.cpu.threads.pool import thread_pool; c = thread_pool(3); c._start()"
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_child_has_a_pool_of_its_own(code: Compiled) -> None:
     Counted(code, 1, 64, 1).run(thread_pool(2))

@@ -76,7 +76,7 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(host_chunks, "CHUNK_GROWTH", 2)
 
     def noted(
-        chunk: host_chunks.Chunk,
+        chunk: host_chunks.TripChunk,
         operands: Sequence[Array],
         sizes: Mapping[str, int],
         run: host_chunks.RunChunk,
@@ -92,6 +92,7 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_trips(threads: int, by_chunks: list[int]) -> None:
     check(loop(), COUNTS, threads=threads)

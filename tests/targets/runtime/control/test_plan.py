@@ -83,6 +83,7 @@ def lstm(x: Value, h: Value, c: Value, w: Value, *, reverse: bool = False) -> di
     return {"h": found.carries[0], "c": found.carries[1], "y": found.outputs[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_recurrent_layer_for_every_length_and_batch(reverse: bool, known: bool) -> None:
@@ -146,6 +147,7 @@ def test_carries_that_change_places_stay_or_become_constant() -> None:
             assert got[name].tolist() == array.tolist(), name
 
 
+@pytest.mark.slow
 def test_scans_within_scans() -> None:
     x, w = leaf.input("x", f32["n", "m", 6]), leaf.param("w", f32[6, 6])
 
@@ -199,6 +201,7 @@ def test_a_loop_ends_by_what_it_computes_or_at_its_limit(limit: int | None) -> N
     assert [bool(f["more"]) for f in found] == [limit is not None and limit < c for c in counts]
 
 
+@pytest.mark.slow
 def test_a_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = leaf.input("flag", bool_[()])
     found = ops.while_loop(lambda x, flag: flag, lambda x, flag: x + 1.0, [build.zeros((), f32)], [flag])
@@ -276,6 +279,7 @@ def test_narrow_types_are_carried_too() -> None:
     check(outputs, *({"x": some(f16, n, 3), "flags": some(f32, n, 3) > 0} for n in (1, 5)))
 
 
+@pytest.mark.slow
 def test_threads_of_python_run_one_loop_at_once() -> None:
     size = 16
     x, h, c = leaf.input("x", f32["n", 1, 64]), leaf.input("h", f32[1, size]), leaf.input("c", f32[1, size])

@@ -50,8 +50,8 @@ def _saturated(t: Builder, x: str, y: str, z: str) -> str:
     t.use("declare float @llvm.fma.f32(float, float, float)")
     t.use("declare float @llvm.maxnum.f32(float, float)")
     t.use("declare float @llvm.minnum.f32(float, float)")
-    found = t.let(f"call float @llvm.fma.f32(float {x}, float {y}, float {z})")
-    above = t.let(f"call float @llvm.maxnum.f32(float {found}, float 0.0)")
+    total = t.let(f"call float @llvm.fma.f32(float {x}, float {y}, float {z})")
+    above = t.let(f"call float @llvm.maxnum.f32(float {total}, float 0.0)")
     return t.let(f"call float @llvm.minnum.f32(float {above}, float 1.0)")
 
 
@@ -126,8 +126,8 @@ class Amdgpu(Machine):
     def number(self, t: Builder, register: Register) -> str:
         if register == "blocks":
             t.use(f"declare ptr addrspace(4) @{amdgcn.IMPLICIT}()")
-            given = t.let(f"call ptr addrspace(4) @{amdgcn.IMPLICIT}()")
-            return t.let(f"load i32, ptr addrspace(4) {given}, align 4")
+            implicit = t.let(f"call ptr addrspace(4) @{amdgcn.IMPLICIT}()")
+            return t.let(f"load i32, ptr addrspace(4) {implicit}, align 4")
         name = amdgcn.THREAD if register == "thread" else amdgcn.BLOCK
         t.use(f"declare i32 @{name}()")
         return t.let(f"call i32 @{name}()")
@@ -163,16 +163,16 @@ class Amdgpu(Machine):
         if dtype.bits < self.lanes:
             raise GraphError(f"a ballot of {self.lanes} lanes as {dtype.name}", hint=f"keep {self.lanes} bits")
         t.use(f"declare {kind} @{amdgcn.BALLOT}{kind}(i1)")
-        found = t.let(f"call {kind} @{amdgcn.BALLOT}{kind}(i1 {x})")
-        return found if dtype.bits == self.lanes else t.let(f"zext {kind} {found} to i{dtype.bits}")
+        votes = t.let(f"call {kind} @{amdgcn.BALLOT}{kind}(i1 {x})")
+        return votes if dtype.bits == self.lanes else t.let(f"zext {kind} {votes} to i{dtype.bits}")
 
     def copy(self, t: Builder, target: str, source: str, inside: str, nbytes: int) -> None:
         kind = f"<{nbytes // 4} x i32>"
         shared, device = f"ptr addrspace({SHARED})", f"ptr addrspace({GLOBAL})"
 
         def there() -> None:
-            found = t.let(f"load {kind}, {device} {source}, align {nbytes}")
-            t.emit(f"store {kind} {found}, {shared} {target}, align {nbytes}")
+            loaded = t.let(f"load {kind}, {device} {source}, align {nbytes}")
+            t.emit(f"store {kind} {loaded}, {shared} {target}, align {nbytes}")
 
         def none() -> None:
             t.emit(f"store {kind} zeroinitializer, {shared} {target}, align {nbytes}")
@@ -201,10 +201,10 @@ class Amdgpu(Machine):
             _joined(t, pointer, layout, by.factors, factor) for pointer, layout in ((left, by.left), (right, by.right))
         )
         before = _joined(t, sums, by.sums, by.totals, total)
-        found = t.let(f"call {total} @{name}({factor} {a}, {factor} {b}, {total} {before}{more})")
+        totals = t.let(f"call {total} @{name}({factor} {a}, {factor} {b}, {total} {before}{more})")
         kind = _ELEMENTS[by.totals]
         for i in range(by.sums.count):
-            part = t.let(f"extractelement {total} {found}, i32 {i}")
+            part = t.let(f"extractelement {total} {totals}, i32 {i}")
             t.emit(f"store {kind} {part}, ptr {_element(t, sums, i, by.totals)}, align {by.totals.itemsize}")
 
 
@@ -216,10 +216,10 @@ def _joined(t: Builder, pointer: str, layout: LinearLayout, dtype: DType, kind: 
     ]
     if len(elements) == 1:
         return elements[0]
-    vector, found = f"<{len(elements)} x {each}>", "poison"
+    vector, joined = f"<{len(elements)} x {each}>", "poison"
     for i, element in enumerate(elements):
-        found = t.let(f"insertelement {vector} {found}, {each} {element}, i32 {i}")
-    return found if vector == kind else t.let(f"bitcast {vector} {found} to {kind}")
+        joined = t.let(f"insertelement {vector} {joined}, {each} {element}, i32 {i}")
+    return joined if vector == kind else t.let(f"bitcast {vector} {joined} to {kind}")
 
 
 def _element(t: Builder, pointer: str, index: int, dtype: DType) -> str:

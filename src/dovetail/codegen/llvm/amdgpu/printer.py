@@ -26,9 +26,9 @@ def module(kernel: Kernel, alignment: Mapping[str, int], architecture: str) -> s
         raise GraphError(f"{kernel.name} as it is scheduled on {architecture}", hint="choose one without clusters")
     body.statements(kernel.body)
     body.text.ret()
-    given = ", ".join(parameters(body, alignment))
+    passed = ", ".join(parameters(body, alignment))
     attributes = f"nounwind {amdgcn.threads(launch.block)}"
-    head = f"define {amdgcn.KERNEL} void @{kernel.name}({given}) {attributes}"
+    head = f"define {amdgcn.KERNEL} void @{kernel.name}({passed}) {attributes}"
     text = function(head, body.text, machine.private)
     library = machine.approximations.library(body.text.uses)
     lines = [machine.header(), library, *body.globals.values(), text, *notes([text]), *Scopes(kernel).notes]

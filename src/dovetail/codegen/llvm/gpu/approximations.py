@@ -60,8 +60,8 @@ class Approximations:
         fast = self.bounded_quotient
         if not fast or not smooth or any(not name.startswith("declare ") for name in rest):
             return functions.library(uses, F64)
-        found = functions.library([*uses, declared(fast)], F64)
-        return _QUOTIENT.sub(lambda at: called(fast, at[1], at[2]), found)
+        text = functions.library([*uses, declared(fast)], F64)
+        return _QUOTIENT.sub(lambda at: called(fast, at[1], at[2]), text)
 
 
 def exp(machine: Approximations, t: Builder, x: str) -> str:
@@ -74,11 +74,11 @@ def erf(t: Builder, x: str) -> str:
     inside = _clamped(t, x, tables.NEAR_ERF_BOUND)
     square = t.let(f"fmul float {inside}, {inside}")
     t.use("declare float @llvm.fma.f32(float, float, float)")
-    found = scalar.literal(tables.NEAR_ERF[0], f32)
+    ratio = scalar.literal(tables.NEAR_ERF[0], f32)
     for coefficient in tables.NEAR_ERF[1:]:
-        given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
-        found = t.let(f"call float @llvm.fma.f32({given})")
-    return _clamped(t, t.let(f"fmul float {found}, {inside}"), 1.0)
+        operands = f"float {ratio}, float {square}, float {scalar.literal(coefficient, f32)}"
+        ratio = t.let(f"call float @llvm.fma.f32({operands})")
+    return _clamped(t, t.let(f"fmul float {ratio}, {inside}"), 1.0)
 
 
 def half_erf(machine: Approximations, t: Builder, x: str, factor: str) -> str:
@@ -94,16 +94,16 @@ def half_erf(machine: Approximations, t: Builder, x: str, factor: str) -> str:
     square = t.let(f"call float @llvm.minimum.f32(float {t.let(f'fmul float {x}, {x}')}, float {bound})")
     last = len(tables.NEAR_ERF) - 1
     powers = [c / 2 * scale ** (2 * (last - i) + 1) for i, c in enumerate(tables.NEAR_ERF)]
-    found = scalar.literal(powers[0], f32)
+    total = scalar.literal(powers[0], f32)
     for coefficient in powers[1:]:
-        given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
-        found = t.let(f"call float @llvm.fma.f32({given})")
+        operands = f"float {total}, float {square}, float {scalar.literal(coefficient, f32)}"
+        total = t.let(f"call float @llvm.fma.f32({operands})")
     half = scalar.literal(0.5, f32)
-    return machine.saturated_fma(t, found, x, half)
+    return machine.saturated_fma(t, total, x, half)
 
 
 def sigmoid(machine: Approximations, t: Builder, x: str) -> str:
-    """Two instructions and what they are given: exp(-x) that overflows has the quotient 0."""
+    """Approximate 1 / (1 + exp(-x)) by two instructions: exp(-x) that overflows has the quotient 0."""
     falling = machine.exp2(t, t.let(f"fmul float {x}, {scalar.literal(-math.log2(math.e), f32)}"))
     return machine.reciprocal(t, t.let(f"fadd float {falling}, {scalar.literal(1.0, f32)}"))
 

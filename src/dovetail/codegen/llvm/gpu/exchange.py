@@ -26,13 +26,13 @@ def from_lane(machine: Machine, text: Builder, x: str, dtype: DType, lane: str) 
 def all_reduce(machine: Machine, text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
     """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
     dtype, kind = statement.dtype, scalar.spelled(statement.dtype)
-    found = text.let(f"load {kind}, ptr {slot}")
+    held = text.let(f"load {kind}, ptr {slot}")
     distance = (statement.group or machine.lanes) // 2
     while distance:
-        other = from_partner(machine, text, found, dtype, distance)
-        found = scalar.apply(text, statement.op, [found, other], [dtype, dtype], dtype, flags)
+        other = from_partner(machine, text, held, dtype, distance)
+        held = scalar.apply(text, statement.op, [held, other], [dtype, dtype], dtype, flags)
         distance //= 2
-    text.emit(f"store {kind} {found}, ptr {slot}")
+    text.emit(f"store {kind} {held}, ptr {slot}")
 
 
 def _moved(text: Builder, x: str, dtype: DType, shuffle: Callable[[str], str]) -> str:
@@ -47,13 +47,13 @@ def _moved(text: Builder, x: str, dtype: DType, shuffle: Callable[[str], str]) -
         shifted = text.let(f"lshr i64 {raw}, 32")
         high = shuffle(text.let(f"trunc i64 {shifted} to i32"))
         upper = text.let(f"shl i64 {text.let(f'zext i32 {high} to i64')}, 32")
-        found = text.let(f"or i64 {upper}, {text.let(f'zext i32 {low} to i64')}")
+        value = text.let(f"or i64 {upper}, {text.let(f'zext i32 {low} to i64')}")
     elif bits == 32:
-        found = shuffle(raw)
+        value = shuffle(raw)
     else:
         moved = shuffle(text.let(f"zext i{bits} {raw} to i32"))
-        found = text.let(f"trunc i32 {moved} to i{bits}")
-    return found if kind == f"i{bits}" else text.let(f"bitcast i{bits} {found} to {kind}")
+        value = text.let(f"trunc i32 {moved} to i{bits}")
+    return value if kind == f"i{bits}" else text.let(f"bitcast i{bits} {value} to {kind}")
 
 
 def atomic_update(

@@ -131,7 +131,7 @@ class GpuPrinter(Printer):
         return statement.extent == Extent(self.blocks)
 
     def stride(self, stride: Size, dtype: DType) -> str:
-        """LLVM joins loads of neighbours where it sees that the first is aligned: a size tells no divisor of itself."""
+        """LLVM joins loads of neighbours where it sees that the first is aligned: sizes have no known divisor."""
         is_known = isinstance(stride, int) or dtype is not f32 or any(factor % VECTOR for _, factor in stride.terms)
         return super().stride(stride, dtype) if is_known else self.text.let(f"and i64 {self.size(stride)}, {-VECTOR}")
 
@@ -144,10 +144,10 @@ class GpuPrinter(Printer):
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]
         divisor = expr.operands[1]
         if isinstance(divisor, Number) and divisor.reciprocal is not None:
-            found = self.text.let(f"fmul float {x}, {scalar.literal(divisor.reciprocal, f32)}")
+            quotient = self.text.let(f"fmul float {x}, {scalar.literal(divisor.reciprocal, f32)}")
         else:
-            found = self.machine.approximations.quotient(self.text, x, y)
-        return scalar.cast(self.text, found, f32, expr.dtype)
+            quotient = self.machine.approximations.quotient(self.text, x, y)
+        return scalar.cast(self.text, quotient, f32, expr.dtype)
 
     def threaded(self, statement: Threaded) -> None:
         machine, t = self.machine, self.text
@@ -186,9 +186,9 @@ class GpuPrinter(Printer):
                 slot, _ = self.slots[statement.name]
                 exchange.all_reduce(machine, t, slot, statement, CONTRACTED)
             case FromLane():
-                found = self.value(Name(statement.source, statement.dtype))
+                own = self.value(Name(statement.source, statement.dtype))
                 lane = self.value(statement.lane)
-                moved = exchange.from_lane(machine, t, found, statement.dtype, lane)
+                moved = exchange.from_lane(machine, t, own, statement.dtype, lane)
                 self.keep(statement.name, moved, statement.dtype)
             case Ballot(name, source, dtype):
                 self.keep(name, machine.ballot(t, self.value(Name(source, bool_)), dtype), dtype)

@@ -51,9 +51,9 @@ def _expm1(t: Lines, x: str) -> str:
 def _log(t: Lines, x: str) -> str:
     """Denormals are scaled by 2**54 first."""
     small = t.test("olt", x, _SMALLEST_NORMAL)
-    found = wide.log_of_positive(t, t.select(small, t.mul(x, 2.0**54), x))
-    found = t.select(small, t.sub(found, 54 * math.log(2.0)), found)
-    return wide.log_ends(t, x, found)
+    log = wide.log_of_positive(t, t.select(small, t.mul(x, 2.0**54), x))
+    log = t.select(small, t.sub(log, 54 * math.log(2.0)), log)
+    return wide.log_ends(t, x, log)
 
 
 def _log1p(t: Lines, x: str) -> str:
@@ -77,8 +77,8 @@ def _softplus(t: Lines, x: str) -> str:
 
 def _sinh(t: Lines, x: str) -> str:
     e = _expm1(t, t.abs(x))
-    found = t.mul(t.add(e, t.div(e, t.add(e, 1.0))), 0.5)
-    return t.signed(t.select(t.test("oeq", e, _INF), _INF, found), x)
+    half = t.mul(t.add(e, t.div(e, t.add(e, 1.0))), 0.5)
+    return t.signed(t.select(t.test("oeq", e, _INF), _INF, half), x)
 
 
 def _cosh(t: Lines, x: str) -> str:
@@ -97,8 +97,8 @@ def _asinh(t: Lines, x: str) -> str:
 def _acosh(t: Lines, x: str) -> str:
     less, more = t.sub(x, 1.0), t.add(x, 1.0)
     near = _log1p(t, t.add(less, t.sqrt(t.mul(less, more))))
-    found = t.select(t.test("ogt", x, 1e150), t.add(_log(t, x), math.log(2.0)), near)
-    return t.select(t.test("olt", x, 1.0), math.nan, found)
+    result = t.select(t.test("ogt", x, 1e150), t.add(_log(t, x), math.log(2.0)), near)
+    return t.select(t.test("olt", x, 1.0), math.nan, result)
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {

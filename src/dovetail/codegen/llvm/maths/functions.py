@@ -64,8 +64,8 @@ def erf(t: Lines, x: str) -> str:
 
 def tanh(t: Lines, x: str) -> str:
     """The hyperbolic tangent in f32."""
-    found = _rational(t, x, tables.TANH_BOUND, tables.TANH_NUMERATOR, tables.TANH_DENOMINATOR)
-    return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), found)
+    ratio = _rational(t, x, tables.TANH_BOUND, tables.TANH_NUMERATOR, tables.TANH_DENOMINATOR)
+    return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), ratio)
 
 
 def sigmoid(t: Lines, x: str) -> str:
@@ -151,26 +151,26 @@ def _defined(
     name, _, suffix = full.rpartition("_")
     dtype = f64 if suffix == "f64" else f32
     kind = KINDS[dtype][0]
-    given = ["%x", "%y"] if name in BINARY else ["%x"]
+    arguments = ["%x", "%y"] if name in BINARY else ["%x"]
     t = Lines(dtype, [], declared)
     if dtype is f64 and in_f64 is not None:
-        result = in_f64[name](t, *given)
+        result = in_f64[name](t, *arguments)
     elif dtype is f64:
-        result = _COMPOSED[name](t, *given) if name in _COMPOSED else t.call(_IN_C[name], *given)
+        result = _COMPOSED[name](t, *arguments) if name in _COMPOSED else t.call(_IN_C[name], *arguments)
     elif name in _NARROW:
-        result = _NARROW[name](t, *given)
+        result = _NARROW[name](t, *arguments)
     else:
-        result = _rounded(t, name, given, constants)
-    parameters = ", ".join(f"{kind} {x}" for x in given)
+        result = _rounded(t, name, arguments, constants)
+    parameters = ", ".join(f"{kind} {x}" for x in arguments)
     body = "\n".join(t.lines)
     return f"define internal {kind} @{full}({parameters}) alwaysinline nounwind {{\n{body}\n  ret {kind} {result}\n}}"
 
 
-def _rounded(t: Lines, name: str, given: Sequence[str], constants: dict[str, None]) -> str:
+def _rounded(t: Lines, name: str, arguments: Sequence[str], constants: dict[str, None]) -> str:
     """A function of f32 that is computed in f64."""
     constants.update(dict.fromkeys(wide.constants_of(name)))
     inner = Lines(f64, t.lines, t.used)
-    widened = [t.let(f"fpext float {x} to double") for x in given]
+    widened = [t.let(f"fpext float {x} to double") for x in arguments]
     return t.let(f"fptrunc double {wide.FUNCTIONS[name](inner, *widened)} to float")
 
 

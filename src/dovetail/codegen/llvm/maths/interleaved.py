@@ -29,12 +29,12 @@ def exp2_of_negatives(t: VectorBuilder, xs: Sequence[Vec], addends: Mapping[floa
     rs = _in_order(t, rs)
     squares = [t.fmul(r, r) for r in rs]
     pairs = zip(EXP2_CENTRED[::2], EXP2_CENTRED[1::2], strict=True)
-    found, *rest = [
+    polynomials, *rest = [
         _in_order(t, [t.fma(t.constant(high), r, _loaded(t, addends[low])) for r in rs]) for high, low in pairs
     ]
     for lines in rest:
-        found = [t.fma(p, square, line) for p, square, line in zip(found, squares, lines, strict=True)]
-    return [t.fmul(p, power_of_two(t, s)) for p, s in zip(found, shifted, strict=True)]
+        polynomials = [t.fma(p, square, line) for p, square, line in zip(polynomials, squares, lines, strict=True)]
+    return [t.fmul(p, power_of_two(t, s)) for p, s in zip(polynomials, shifted, strict=True)]
 
 
 def _in_order(t: VectorBuilder, xs: Sequence[Vec]) -> list[Vec]:

@@ -31,20 +31,20 @@ def _defined() -> str:
     used: dict[str, None] = {}
     t = Lines(f64, [], used)
     wide = [t.let(f"fpext float {x} to double") for x in ("%x", "%y")]
-    found = t.let(f"fptrunc double {_remainder(t, *wide)} to float")
+    rounded = t.let(f"fptrunc double {_remainder(t, *wide)} to float")
     body = "\n".join(t.lines)
     head = f"define internal float @{NAME}(float %x, float %y) nounwind {{"
-    return "\n".join([*used, f"{head}\n{body}\n  ret float {found}\n}}"])
+    return "\n".join([*used, f"{head}\n{body}\n  ret float {rounded}\n}}"])
 
 
 def with_exact_remainders(text: str) -> str:
     """A module whose remainders of f32 are exact."""
-    made, count = _FREM.subn(lambda at: f"call float @{NAME}(float {at[1]}, float {at[2]})", text)
+    replaced, count = _FREM.subn(lambda at: f"call float @{NAME}(float {at[1]}, float {at[2]})", text)
     if not count:
         return text
     declared = [line for line in _defined().splitlines() if line.startswith("declare ")]
     defined = "\n".join([line for line in _defined().splitlines() if not line.startswith("declare ")])
-    return "\n".join([made, *[line for line in declared if line not in made], defined]) + "\n"
+    return "\n".join([replaced, *[line for line in declared if line not in replaced], defined]) + "\n"
 
 
 __all__ = ["with_exact_remainders"]

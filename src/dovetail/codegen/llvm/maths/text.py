@@ -11,7 +11,7 @@ KINDS = {f32: ("float", "f32", "i32"), f64: ("double", "f64", "i64")}
 
 
 class Lines:
-    """The body of a function of floats; numbers may be given as Python's."""
+    """The body of a function of floats; numbers may be Python's."""
 
     def __init__(self, dtype: DType, lines: list[str], used: dict[str, None]) -> None:
         self.dtype = dtype
@@ -79,10 +79,10 @@ class Lines:
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         """Horner's scheme, the highest power first."""
-        found = self.number(coefficients[0])
+        total = self.number(coefficients[0])
         for c in coefficients[1:]:
-            found = self.fma(found, x, c)
-        return found
+            total = self.fma(total, x, c)
+        return total
 
     def bits(self, x: str) -> str:
         return self.let(f"bitcast {self.kind} {x} to {self.whole}")

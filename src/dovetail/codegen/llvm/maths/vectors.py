@@ -63,8 +63,8 @@ def exp_of_negative(t: VectorBuilder, x: Vec) -> Vec:
     shifted = t.fma(x, t.constant(LOG2_E), t.constant(SHIFT))
     n = t.fsub(shifted, t.constant(SHIFT))
     r = t.fma(x, t.constant(LOG2_E), t.fneg(n))
-    found = t.fmul(t.polynomial(r, EXP2_CENTRED), power_of_two(t, shifted))
-    return t.select(below, t.constant(0.0), found)
+    power = t.fmul(t.polynomial(r, EXP2_CENTRED), power_of_two(t, shifted))
+    return t.select(below, t.constant(0.0), power)
 
 
 def exp2_of_negative(t: VectorBuilder, x: Vec) -> Vec:
@@ -76,13 +76,13 @@ def exp2_of_negative(t: VectorBuilder, x: Vec) -> Vec:
         p = t.polynomial(r, EXP2_FRACTION)
         scale = "llvm.x86.avx512.mask.scalef.ps.512"
         t.use(f"declare {t.vec} @{scale}({t.vec}, {t.vec}, {t.vec}, i16, i32)")
-        given = ", ".join(f"{t.vec} {v}" for v in (p, x, ZERO))
-        found = Vec(t.let(f"call {t.vec} @{scale}({given}, i16 -1, i32 4)"))
+        operands = ", ".join(f"{t.vec} {v}" for v in (p, x, ZERO))
+        power = Vec(t.let(f"call {t.vec} @{scale}({operands}, i16 -1, i32 4)"))
     else:
         shifted = t.fadd(x, t.constant(SHIFT))
         p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(SHIFT))), EXP2_CENTRED)
-        found = t.fmul(p, power_of_two(t, shifted))
-    return t.select(below, t.constant(0.0), found)
+        power = t.fmul(p, power_of_two(t, shifted))
+    return t.select(below, t.constant(0.0), power)
 
 
 def power_of_two(t: VectorBuilder, shifted: Vec) -> Vec:

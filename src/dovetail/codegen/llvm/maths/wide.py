@@ -52,11 +52,11 @@ def log_of_positive(t: Lines, x: str) -> str:
     return t.fma(count, _LOG_TWO, t.mul(s, series))
 
 
-def log_ends(t: Lines, x: str, found: str) -> str:
+def log_ends(t: Lines, x: str, log: str) -> str:
     """The logarithm where x is 0, negative, infinite or NaN."""
-    found = t.select(t.test("oeq", x, 0.0), -_INF, found)
-    found = t.select(t.test("oeq", x, _INF), _INF, found)
-    return t.select(t.test("uge", x, 0.0), t.select(t.test("uno", x, x), x, found), _NAN)
+    log = t.select(t.test("oeq", x, 0.0), -_INF, log)
+    log = t.select(t.test("oeq", x, _INF), _INF, log)
+    return t.select(t.test("uge", x, 0.0), t.select(t.test("uno", x, x), x, log), _NAN)
 
 
 def _log(t: Lines, x: str) -> str:
@@ -94,8 +94,8 @@ def _asinh(t: Lines, x: str) -> str:
 
 def _acosh(t: Lines, x: str) -> str:
     less, more = t.sub(x, 1.0), t.add(x, 1.0)
-    found = _log1p(t, t.add(less, t.sqrt(t.mul(less, more))))
-    return t.select(t.test("olt", x, 1.0), _NAN, found)
+    result = _log1p(t, t.add(less, t.sqrt(t.mul(less, more))))
+    return t.select(t.test("olt", x, 1.0), _NAN, result)
 
 
 def _atanh(t: Lines, x: str) -> str:
@@ -151,18 +151,18 @@ def _acos(t: Lines, x: str) -> str:
 def _pow(t: Lines, x: str, y: str) -> str:
     """exp(y log |x|), negative where x is and y is odd; NaN where x is negative and y is no integer."""
     size = t.abs(x)
-    found = _exp(t, t.mul(y, log_ends(t, size, log_of_positive(t, size))))
-    found = t.select(t.test("oeq", size, 1.0), 1.0, found)
+    power = _exp(t, t.mul(y, log_ends(t, size, log_of_positive(t, size))))
+    power = t.select(t.test("oeq", size, 1.0), 1.0, power)
     whole = t.test("oeq", t.intrinsic("trunc", y), y)
     half = t.mul(y, 0.5)
     is_odd = t.let(f"and i1 {whole}, {t.test('une', t.intrinsic('trunc', half), half)}")
-    found = t.select(is_odd, t.signed(found, x), found)
+    power = t.select(is_odd, t.signed(power, x), power)
     fits = t.let(f"or i1 {whole}, {t.test('oeq', size, _INF)}")
     broken = t.let(f"and i1 {t.test('olt', x, 0.0)}, {t.let(f'xor i1 {fits}, true')}")
-    found = t.select(broken, _NAN, found)
-    found = t.select(t.test("uno", x, y), _NAN, found)
+    power = t.select(broken, _NAN, power)
+    power = t.select(t.test("uno", x, y), _NAN, power)
     always = t.let(f"or i1 {t.test('oeq', y, 0.0)}, {t.test('oeq', x, 1.0)}")
-    return t.select(always, 1.0, found)
+    return t.select(always, 1.0, power)
 
 
 @cache
@@ -235,15 +235,15 @@ def _wave(t: Lines, x: str, ahead: int) -> str:
     quarter, r = _reduced(t, x)
     quarter = t.integer("add", quarter, ahead)
     is_odd = t.let(f"icmp ne i64 {t.integer('and', quarter, 1)}, 0")
-    found = t.select(is_odd, _cosine_of(t, r), _sine_of(t, r))
+    wave = t.select(is_odd, _cosine_of(t, r), _sine_of(t, r))
     turned = t.let(f"icmp ne i64 {t.integer('and', quarter, 2)}, 0")
-    found = t.select(turned, t.neg(found), found)
-    return t.select(t.test("ult", t.abs(x), _INF), t.select(t.test("uno", x, x), x, found), _NAN)
+    wave = t.select(turned, t.neg(wave), wave)
+    return t.select(t.test("ult", t.abs(x), _INF), t.select(t.test("uno", x, x), x, wave), _NAN)
 
 
 def _sin(t: Lines, x: str) -> str:
-    found = _wave(t, x, 0)
-    return t.select(t.let(f"icmp slt i64 {t.bits(x)}, 0"), t.neg(found), found)
+    wave = _wave(t, x, 0)
+    return t.select(t.let(f"icmp slt i64 {t.bits(x)}, 0"), t.neg(wave), wave)
 
 
 def _cos(t: Lines, x: str) -> str:

@@ -12,9 +12,9 @@ GLOBAL, SHARED = 1, 3
 """Address spaces."""
 
 
-def assembly(text: str, constraints: str = "~{memory}", given: str = "", result: str = "void") -> str:
+def assembly(text: str, constraints: str = "~{memory}", operands: str = "", result: str = "void") -> str:
     """Instructions with an effect. LLVM does not copy them into branches, which only some threads of a warp take."""
-    return f'call {result} asm sideeffect "{text}", "{constraints}"({given}) convergent'
+    return f'call {result} asm sideeffect "{text}", "{constraints}"({operands}) convergent'
 
 
 THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
@@ -73,14 +73,14 @@ CLUSTER_START = assembly("barrier.cluster.arrive.relaxed.aligned; barrier.cluste
 """The same without what they wrote to global memory, which would take a fence of the device."""
 
 
-def threads(count: int, resident: int | None = None, cluster: int = 1) -> str:
-    """The attributes that say how many threads a block has, how many blocks are resident, and how many a cluster."""
-    found = [f'"nvvm.reqntid"="{count}"']
-    if resident is not None:
-        found.append(f'"nvvm.minctasm"="{resident}"')
+def threads(count: int, occupancy: int | None = None, cluster: int = 1) -> str:
+    """Return the attributes of a launch: threads of a block, occupancy of a multiprocessor, blocks of a cluster."""
+    attributes = [f'"nvvm.reqntid"="{count}"']
+    if occupancy is not None:
+        attributes.append(f'"nvvm.minctasm"="{occupancy}"')
     if cluster > 1:
-        found.append(f'"nvvm.cluster_dim"="{cluster}"')
-    return " ".join(found)
+        attributes.append(f'"nvvm.cluster_dim"="{cluster}"')
+    return " ".join(attributes)
 
 
 def header() -> str:

@@ -112,12 +112,12 @@ def _own_indices(printer: BodyPrinter) -> dict[str, str]:
     narrow = t.let(f"trunc i64 {printer.indices['thread']} to i32")
     own = t.let(nvvm.assembly("mov.b32 $0, $1;", "=r,r", f"i32 {narrow}", "i32"))
     # LLVM knows how large a lane is, and folds quotients of it.
-    found = {
+    indices = {
         "lane": t.let(f"and i32 {own}, {LANES - 1}"),
         "thread": own,
         "warp": t.let(f"lshr i32 {own}, {LANES.bit_length() - 1}"),
     }
-    return {kind: t.let(f"zext i32 {index} to i64") for kind, index in found.items()}
+    return {kind: t.let(f"zext i32 {index} to i64") for kind, index in indices.items()}
 
 
 @contextmanager
@@ -145,9 +145,9 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     with t.when(_is_first(printer)):
         t.emit(nvvm.assembly("red.release.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
     printer.statements(statement.meanwhile)
-    wanted = t.let(f"add i64 %arrived, {statement.number * _blocks(printer.kernel)}")
+    expected = t.let(f"add i64 %arrived, {statement.number * _blocks(printer.kernel)}")
     with t.when(_is_first(printer)):
-        late = t.let(nvvm.assembly(_AWAIT, "=r,l,l,~{memory}", f"{counter}, i64 {wanted}", "i32"))
+        late = t.let(nvvm.assembly(_AWAIT, "=r,l,l,~{memory}", f"{counter}, i64 {expected}", "i32"))
         with t.when(I1(t.let(f"icmp ne i32 {late}, 0"))):
             words.stop(printer, at_barrier=True)
     printer.barrier()
@@ -224,20 +224,20 @@ def functions(
             # Only constants were read so far, and the warp that copies reads nothing else.
             t.emit(nvvm.AWAIT_KERNELS)
             t.emit(nvvm.START_NEXT_KERNEL)
-        found = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
+        counted = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
         # Launches before this one counted every block of each barrier; some of this one may have come to the first.
-        before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
-        stamp = words.stamp(t, t.let(f"udiv i64 {found}, {(passes * kernel.passes + 1) * blocks}"))
+        before = t.let(f"sub i64 {counted}, {t.let(f'urem i64 {counted}, {blocks}')}")
+        stamp = words.stamp(t, t.let(f"udiv i64 {counted}, {(passes * kernel.passes + 1) * blocks}"))
         if registers is not None:
             pipeline.set_registers(t, registers[0], "inc")
         with t.loop(0, kernel.passes, ROLLED) as number:
             later = _following(t, number, kernel)
-            given = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
+            passed = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
             for at in (number, later):
-                given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
-            given += numbers
+                passed += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
+            passed += numbers
             arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
-            t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived}, i32 {stamp})")
+            t.emit(f"call void @{kernel.name}.body({', '.join(passed)}, i64 {number}, i64 {arrived}, i32 {stamp})")
         with t.when(_is_first(entry)):
             # Every block has read the counter by now but for those that add to it later themselves.
             t.emit(nvvm.assembly("red.relaxed.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
@@ -302,11 +302,11 @@ class _Table:
         t = self.t
         at = t.let(f"add i64 {t.let(f'mul i64 {number}, {8 * self.width}')}, {8 * index}")
         word = pipeline.word_of(t, self.name, self.argument, at)
-        found = t.let(f"inttoptr i64 {word} to {_POINTER}")
+        pointer = t.let(f"inttoptr i64 {word} to {_POINTER}")
         t.use("declare void @llvm.assume(i1)")
-        aligned = f'"align"({_POINTER} {found}, i64 {self.alignment.get(name, 1)})'
+        aligned = f'"align"({_POINTER} {pointer}, i64 {self.alignment.get(name, 1)})'
         t.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")
-        return found
+        return pointer
 
 
 def _blocks(kernel: Kernel) -> int:

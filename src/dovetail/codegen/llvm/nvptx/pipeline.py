@@ -107,13 +107,13 @@ def copy_box(
 
 
 def copy_bulk(t: Builder, target: str, source: str, nbytes: int, barrier: str, *, evict_first: bool = False) -> None:
-    """Copy neighbouring bytes of global memory; L2 may be told to drop them before others."""
+    """Copy contiguous bytes of global memory, with a hint to L2 to evict them first."""
     name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
     address = t.let(f"ptrtoint ptr addrspace({nvvm.GLOBAL}) {source} to i64")
-    given = [f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}"]
+    operands = [f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}"]
     if not evict_first:
-        return _do(t, f"{name} [$0], [$1], {nbytes}, [$2];", *given)
-    _do(t, f"{name}.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;", *given, f"i64 {t.let(nvvm.EVICT_FIRST)}")
+        return _do(t, f"{name} [$0], [$1], {nbytes}, [$2];", *operands)
+    _do(t, f"{name}.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;", *operands, f"i64 {t.let(nvvm.EVICT_FIRST)}")
 
 
 def set_registers(t: Builder, count: int, change: str) -> None:
@@ -133,9 +133,9 @@ def group_barrier(t: Builder, warp: str) -> None:
     _do(t, "bar.sync $0, 128;", f"i32 {t.let(f'add i32 {group}, 1')}")
 
 
-def _do(t: Builder, text: str, *given: str) -> None:
-    constraints = ",".join([_REGISTERS[x.partition(" ")[0]] for x in given] + ["~{memory}"])
-    t.emit(nvvm.assembly(text, constraints, ", ".join(given)))
+def _do(t: Builder, text: str, *operands: str) -> None:
+    constraints = ",".join([_REGISTERS[x.partition(" ")[0]] for x in operands] + ["~{memory}"])
+    t.emit(nvvm.assembly(text, constraints, ", ".join(operands)))
 
 
 __all__ = [

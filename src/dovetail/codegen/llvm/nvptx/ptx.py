@@ -53,7 +53,7 @@ class _Printer(GpuPrinter):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, NVPTX)
-        # Resident kernels without a warp that copies have no register left for it.
+        # Persistent kernels without a warp that copies have no register to spare.
         self.text.takes_halves = bool(kernel.stream)
         self.since, self.part = "", 0
         self.has_maps = False
@@ -161,7 +161,7 @@ class _Printer(GpuPrinter):
         return pipeline.map_of(self.text, kernel.name, argument)
 
     def prefetch_maps(self) -> None:
-        """Fetch all tensor maps, once, while barriers are made."""
+        """Prefetch all tensor maps, once, while barriers are initialised."""
         if not self.has_maps:
             self.has_maps = True
             for source in self.kernel.maps:
@@ -179,10 +179,10 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
         raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
     attributes = f"nounwind {nvvm.threads(shape.block, persistent.blocks_at_once(kernel, shape), shape.cluster)}"
     if kernel.counter:
-        printers, found = persistent.functions(kernel, alignment, _Printer, attributes_of, attributes)
+        printers, functions = persistent.functions(kernel, alignment, _Printer, attributes_of, attributes)
     else:
-        printers, found = _functions(kernel, alignment, attributes)
-    texts = [function(head, text) for head, text in found]
+        printers, functions = _functions(kernel, alignment, attributes)
+    texts = [function(head, text) for head, text in functions]
     uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
     globals = {name: text for printer in printers for name, text in printer.globals.items()}
     lines = [NVPTX.header(), NVPTX.approximations.library(uses), *globals.values(), *texts, *notes(texts)]
@@ -196,13 +196,13 @@ def _functions(
     body = _Printer(kernel)
     body.statements(kernel.body)
     body.text.ret()
-    given = ", ".join(parameters(body, alignment))
+    passed = ", ".join(parameters(body, alignment))
     maps = [f"ptr byval([{MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
-    entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([given, *maps])}) {attributes}"
+    entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([passed, *maps])}) {attributes}"
     if kernel.launch is None or not kernel.launch.dependent:
         return [body], [(entry, body.text)]
     before = _waiting(kernel, alignment)
-    inner = f"define internal void @{kernel.name}.body({given}) alwaysinline convergent nounwind"
+    inner = f"define internal void @{kernel.name}.body({passed}) alwaysinline convergent nounwind"
     return [body, before], [(inner, body.text), (entry, before.text)]
 
 
@@ -212,23 +212,23 @@ def _waiting(kernel: Kernel, alignment: Mapping[str, int]) -> _Printer:
     Pointers to what other kernels write pass through an instruction after the wait. Otherwise LLVM may load through
     them before it, as what a kernel only reads counts as constant; its `noalias` arguments become scopes in the call.
     """
-    found = _Printer(kernel)
-    found.statements(kernel.early)
-    found.text.emit(nvvm.AWAIT_KERNELS)
-    found.text.emit(nvvm.START_NEXT_KERNEL)
+    printer = _Printer(kernel)
+    printer.statements(kernel.early)
+    printer.text.emit(nvvm.AWAIT_KERNELS)
+    printer.text.emit(nvvm.START_NEXT_KERNEL)
     arguments: list[str] = []
     for i, name in enumerate(kernel.pointers):
-        kind, pointer = found.spaces[name], f"%p{i}"
+        kind, pointer = printer.spaces[name], f"%p{i}"
         if name not in kernel.constants:
-            pointer = found.text.let(f'call {kind} asm sideeffect "mov.b64 $0, $1;", "=l,l"({kind} {pointer})')
-            found.text.use("declare void @llvm.assume(i1)")
+            pointer = printer.text.let(f'call {kind} asm sideeffect "mov.b64 $0, $1;", "=l,l"({kind} {pointer})')
+            printer.text.use("declare void @llvm.assume(i1)")
             aligned = f'"align"({kind} {pointer}, i64 {alignment.get(name, 1)})'
-            found.text.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")
+            printer.text.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")
         arguments.append(f"{kind} {pointer}")
     arguments += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
-    found.text.emit(f"call void @{kernel.name}.body({', '.join(arguments)})")
-    found.text.ret()
-    return found
+    printer.text.emit(f"call void @{kernel.name}.body({', '.join(arguments)})")
+    printer.text.ret()
+    return printer
 
 
 __all__ = ["module"]

@@ -31,8 +31,8 @@ def copy(t: Builder, target: str, source: str, inside: str, nbytes: int = 16) ->
 def prefetch(t: Builder, source: str, nbytes: str) -> None:
     """Bring bytes, an i64, to the cache of the device."""
     count = t.let(f"trunc i64 {nbytes} to i32")
-    given = f"ptr addrspace({nvvm.GLOBAL}) {source}, i32 {count}"
-    t.emit(nvvm.assembly("cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", given))
+    operands = f"ptr addrspace({nvvm.GLOBAL}) {source}, i32 {count}"
+    t.emit(nvvm.assembly("cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", operands))
 
 
 def commit(t: Builder) -> None:
@@ -49,9 +49,9 @@ def load_matrices(t: Builder, target: str, source: str, *, transposed: bool) -> 
     """Eight 16-bit elements of each lane from shared memory to a private array."""
     name, pointer = nvvm.LOAD_TRANSPOSED if transposed else nvvm.LOAD_MATRICES, f"ptr addrspace({nvvm.SHARED})"
     t.use(f"declare {_WORDS} @{name}({pointer})")
-    found = t.let(f"call {_WORDS} @{name}({pointer} {source})")
+    matrices = t.let(f"call {_WORDS} @{name}({pointer} {source})")
     for i in range(4):
-        part = t.let(f"extractvalue {_WORDS} {found}, {i}")
+        part = t.let(f"extractvalue {_WORDS} {matrices}, {i}")
         t.emit(f"store i32 {part}, ptr {word(t, target, i)}, align 4")
 
 
@@ -82,10 +82,10 @@ def multiply(t: Builder, by: MatrixInstruction, left: str, right: str, sums: str
     count = by.sums.count
     result = f"{{ {', '.join([total] * count)} }}"
     t.use(f"declare {result} @{name}({', '.join([kind] * sum(words) + [total] * count)})")
-    given = loaded(t, left, kind, words[0]) + loaded(t, right, kind, words[1]) + loaded(t, sums, total, count)
-    found = t.let(f"call {result} @{name}({', '.join(given)})")
+    operands = loaded(t, left, kind, words[0]) + loaded(t, right, kind, words[1]) + loaded(t, sums, total, count)
+    products = t.let(f"call {result} @{name}({', '.join(operands)})")
     for i in range(count):
-        part = t.let(f"extractvalue {result} {found}, {i}")
+        part = t.let(f"extractvalue {result} {products}, {i}")
         t.emit(f"store {total} {part}, ptr {word(t, sums, i)}, align 4")
 
 
@@ -100,7 +100,7 @@ def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplySh
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
-    given = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(count)]
+    accumulators = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(count)]
     words = loaded(t, left, "i32", of.depth // 4) if of.left.space == "private" else []
     others = words or [f"i64 {_descriptor(t, left, of.left_along_k, panel)}"]
     others.append(f"i64 {_descriptor(t, right, along_k, panel)}")
@@ -118,26 +118,26 @@ def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplySh
         factor, turned = (f"{{{each}}}", "") if words else ("a", f" {int(not of.left_along_k)},")
         lines.append(f"{name} {{{registers}}}, {factor}, b, 1, 1, 1,{turned} {int(not along_k)};")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
-    _through(t, sums, given, lines, others)
+    _through(t, sums, accumulators, lines, others)
 
 
 def await_products(t: Builder, sums: str, columns: int) -> None:
     """Wait for products; their sums pass through, so that no instruction reads them before."""
-    given = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(columns // 2)]
-    _through(t, sums, given, ["wgmma.wait_group.sync.aligned 0;"], ())
+    accumulators = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(columns // 2)]
+    _through(t, sums, accumulators, ["wgmma.wait_group.sync.aligned 0;"], ())
 
 
-def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], others: Sequence[str]) -> None:
+def _through(t: Builder, sums: str, accumulators: Sequence[str], lines: Sequence[str], others: Sequence[str]) -> None:
     """Instructions that change the sums in place, in registers."""
-    count = len(given)
+    count = len(accumulators)
     text = "\\0A".join(lines)
     kinds = ["l" if x.startswith("i64 ") else "r" for x in others]
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + kinds + ["~{memory}"])
-    passed = ", ".join([f"float {x}" for x in given] + [*others])
+    passed = ", ".join([f"float {x}" for x in accumulators] + [*others])
     struct = f"{{ {', '.join(['float'] * count)} }}"
-    found = t.let(nvvm.assembly(text, constraints, passed, struct))
+    results = t.let(nvvm.assembly(text, constraints, passed, struct))
     for i in range(count):
-        part = t.let(f"extractvalue {struct} {found}, {i}")
+        part = t.let(f"extractvalue {struct} {results}, {i}")
         t.emit(f"store float {part}, ptr {word(t, sums, i)}, align 4")
 
 
@@ -149,7 +149,7 @@ _EIGHT_LINES = (1024 >> 4) << 32
 
 
 def _descriptor(t: Builder, pointer: str, along_k: bool, panel_bytes: int) -> str:
-    """A matrix in shared memory as tensor cores are told of it."""
+    """The descriptor of a matrix in shared memory, which tensor cores read."""
     leading = 1 if along_k else panel_bytes >> 4
     address = t.let(f"ptrtoint ptr addrspace({nvvm.SHARED}) {pointer} to i32")
     chunk = t.let(f"lshr i32 {t.let(f'and i32 {address}, 262143')}, 4")

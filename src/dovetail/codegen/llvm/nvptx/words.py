@@ -194,12 +194,12 @@ def _await(printer: Receiver, shares: Sequence[Share]) -> None:
 
 def _is_late(t: Builder, shares: Sequence[Share], missing: Sequence[str]) -> str:
     """Whether any word is missing: one comparison for all words of a size."""
-    found: list[str] = []
+    late: list[str] = []
     for size in dict.fromkeys([share.size for share in shares]):
         own = [bits for share, bits in zip(shares, missing, strict=True) if share.size == size]
         whole = reduce(lambda x, y: t.let(f"or i32 {x}, {y}"), own)
-        found.append(t.let(f"icmp ugt i32 {whole}, {_ELEMENT[size]}"))
-    return reduce(lambda x, y: t.let(f"or i1 {x}, {y}"), found)
+        late.append(t.let(f"icmp ugt i32 {whole}, {_ELEMENT[size]}"))
+    return reduce(lambda x, y: t.let(f"or i1 {x}, {y}"), late)
 
 
 def _missing(t: Builder, share: Share, words: Sequence[str]) -> str:
@@ -243,19 +243,19 @@ def _loaded(printer: Sender, share: Share, before: Sequence[str] = (), missing: 
     names = [f"${i}" for i in range(count)]
     result = "{ " + ", ".join([kind] * count) + " }"
     load = f"ld.relaxed.gpu.global%hint.{vector} {{{', '.join(names)}}}, [${count}]%policy;"
-    given, constraints = [f"{_GLOBAL} {share.source}"], [f"={register}"] * count + ["l"]
+    operands, constraints = [f"{_GLOBAL} {share.source}"], [f"={register}"] * count + ["l"]
     if before:
         load = f"{{ .reg .pred late; setp.gt.u32 late, ${count + 1}, {_ELEMENT[share.size]}; @late {load} }}"
-        given += [f"i32 {missing}", *(f"{kind} {word}" for word in before)]
+        operands += [f"i32 {missing}", *(f"{kind} {word}" for word in before)]
         constraints += ["r", *(str(i) for i in range(count))]
     text = nvvm.assembly(
         _with_policy(printer.kernel, load.replace("{ .reg", "{\\0A.reg").replace("; ", ";\\0A")),
         ",".join([*constraints, "~{memory}"]),
-        ", ".join(given),
+        ", ".join(operands),
         result,
     )
-    found = t.let(text)
-    return [t.let(f"extractvalue {result} {found}, {i}") for i in range(count)]
+    loaded = t.let(text)
+    return [t.let(f"extractvalue {result} {loaded}, {i}") for i in range(count)]
 
 
 def _stored(t: Builder, target: str, elements: Sequence[str], kind: str) -> None:

@@ -15,7 +15,7 @@ def torch_module(name: str = "torch") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise OptionError(f"torch cannot be imported: {error}", hint="pip install 'dovetail[torch]'") from error
+        raise OptionError(f"torch cannot be imported: {error}", hint="pip install 'dovetail-ml[torch]'") from error
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32
@@ -19,6 +20,7 @@ from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
 from dovetail.kernels.gpu.attention.tile import FmaTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
+from dovetail.kernels.gpu.gemm.block_tile import spread_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     divided,
@@ -30,14 +32,11 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.spread_blocks import spread_bytes
+from dovetail.kernels.gpu.pipeline import Groups, Operand, Pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AwaitCopies,
-    Barrier,
     Call,
-    CommitCopies,
     CopyAsync,
     Expr,
     Extent,
@@ -251,22 +250,16 @@ class FmaAttend(AttendWriter):
         for row in self.block.lane_rows:
             found += [Set(row.query, add(Name("top"), row_of(row.number)))]
             found += started([row])
-        return [*found, *self._loaded("q", ZERO, ZERO), *self._loaded("k", ZERO, ZERO), CommitCopies()]
+        return [*found, *self._loaded("q", ZERO, ZERO), *self.steps.start()]
 
-    def _keys(self) -> list[Statement]:
-        arrived = AwaitCopies(0), Barrier()
-        body = (
-            *arrived,
-            *self._loaded("v", Name("round"), ZERO),
-            CommitCopies(),
-            *self._scored(),
-            *self._weighted(),
-            *arrived,
-            *self._loaded("k", add(Name("round"), Extent(1)), ZERO),
-            CommitCopies(),
-            *self._summed(),
+    @property
+    def steps(self) -> Pipeline:
+        """Values are copied while scores are computed, and the next keys while values are added up."""
+        operands = (
+            Operand(partial(self._loaded, "k"), lambda number, stage: [*self._scored(), *self._weights()]),
+            Operand(partial(self._loaded, "v"), lambda number, stage: self._summed()),
         )
-        return [Loop("round", self._rounds(), body, rolled=True), *arrived]
+        return Pipeline(1, self._rounds(), operands, Groups(ahead=1), is_rolled=True)
 
     def _written(self) -> list[Statement]:
         return fma_written(self.block)
@@ -292,7 +285,7 @@ class FmaAttend(AttendWriter):
             for e in range(VECTOR)
         ]
 
-    def _weighted(self) -> list[Statement]:
+    def _weights(self) -> list[Statement]:
         """The weights of scores, in shared memory of the warp."""
         scores = FmaScores(self.block, self._room("weights"))
         first = Set("first_key", self.block.first_key(Name("round")))

@@ -8,8 +8,16 @@ from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attention.masks import HeldMasks, ranges_seen, shown
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, times
 from dovetail.kernels.gpu.attention.tile import AttendTile, GroupTile
-from dovetail.kernels.gpu.gemm.fragments import LANE, load_right, multiplied, private, remainder, unrolled, zeroed
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.gemm.fragments import (
+    LANE,
+    SharedTile,
+    load_right,
+    multiplied,
+    private,
+    remainder,
+    unrolled,
+    zeroed,
+)
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

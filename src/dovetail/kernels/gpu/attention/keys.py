@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, f32, i64, u32
@@ -28,6 +29,7 @@ from dovetail.kernels.gpu.attention.tile import (
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     Factor,
+    SharedTile,
     both,
     clamped,
     copied,
@@ -38,7 +40,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     rolled,
     unrolled,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, Groups, Operand, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -112,18 +114,47 @@ class GroupRounds:
     loaded: Callable[[str, Expr, Expr], list[Statement]]
     """Copies of the keys ("k") or values ("v") of a round to a tile."""
 
-    def _copied(self, name: str, number: Expr) -> list[Statement]:
-        return self.loaded(name, number, remainder(number, TILES))
+    def _steps(self, count: Expr, queries: Sequence[Statement] = ()) -> Pipeline:
+        """Rounds: what is copied for one are its values, and the keys of the round after it."""
+        few = self.block.few_rounds
+        if few:
+            by = Groups(refill="never", is_fenced=True, committed=1 if queries else 0)
+            return pipeline(few, few, self._first_copied, partial(self._few_used, queries), by, is_named=True)
+        return pipeline(TILES, count, self._copied, self._used, Groups(is_fenced=True), first=self._first_copied)
+
+    def _first_copied(self, number: Expr, stage: Expr) -> list[Statement]:
+        """The values of a first round, and the keys of the one after it if there is one."""
+        assert isinstance(number, Extent), "it is known"
+        later = add(number, ONE)
+        keys = [] if later == Extent(self.block.few_rounds) else self.loaded("k", later, remainder(later, TILES))
+        return [*self.loaded("v", number, stage), *keys]
+
+    def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
+        after = Name("after")
+        keys, values = self.loaded("k", after, remainder(after, TILES)), self.loaded("v", number, stage)
+        if self.block.sees_ahead:
+            seen = SeenAhead(self.block)
+            keys, values = seen.where(after, keys), seen.where(number, values)
+        return [Set(after.name, add(number, ONE)), *Shifts(self.block).loaded(number), *keys, *values]
+
+    def _used(self, number: Expr, stage: Expr) -> list[Statement]:
+        """The scores of the next round, and weights and sums of this one meanwhile."""
+        scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(LATER, TILES))
+        work, last = self._work(), [*Shifts(self.block).kept(LATER), self._moved()]
+        if not self.block.sees_ahead:
+            return [*scores, *work, self._done(_NEXT), *last]
+        seen = SeenAhead(self.block)
+        work = [*seen.where(number, work), self._done(_NEXT), *seen.kept(), *seen.moved()]
+        return [*seen.loaded(), *scores, *work, *last]
+
+    def _work(self) -> list[Statement]:
+        return [*FragmentScores(self.block).of_round(), *summed(self.block, self.values, "row")]
 
     def first(self, queries: Sequence[Statement], fragments: Statement) -> list[Statement]:
         """Queries, what is copied before the first round, and its scores."""
-        few = self.block.few_rounds
-        copies = [*queries, *self._copied("k", ZERO), CommitCopies()]
-        copies += [*self._copied("v", ZERO), *(() if few == 1 else self._copied("k", ONE)), CommitCopies()]
-        shifts = Shifts(self.block)
+        few, shifts = self.block.few_rounds, Shifts(self.block)
+        copies = [*queries, *self.loaded("k", ZERO, ZERO), CommitCopies(), *self._steps(ZERO).start()]
         ahead = [*shifts.loaded(ZERO), *(SeenAhead(self.block).first() if self.block.sees_ahead else ())]
-        if few > 1:
-            copies += [*self._copied("v", ONE), CommitCopies()]
         arrive = [AwaitCopies(max(1, few)), FenceShared(), Barrier()]
         return [*copies, *ahead, *shifts.kept(ZERO), *arrive, *self._first_scores(fragments)]
 
@@ -139,47 +170,31 @@ class GroupRounds:
 
     def rounds(self, count: Expr) -> list[Statement]:
         """Weights and sums of each round, and the scores of the one after it."""
-        if self.block.few_rounds:
-            return [*self.few_rounds(0, ()), Barrier()]
-        now, later, after = Name("round"), Name("later"), Name("after")
-        start: list[Statement] = [Set("later", add(now, ONE)), Set("after", add(now, Extent(2)))]
-        start += [Set("stage", remainder(now, TILES)), AwaitCopies(0), FenceShared(), Barrier()]
-        keys, values = self._copied("k", after), self._copied("v", later)
-        scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(later, TILES))
-        work = [*FragmentScores(self.block).of_round(), *summed(self.block, self.values, "row")]
-        shifts, moved = Shifts(self.block), self._moved()
-        start += shifts.loaded(later)
-        if self.block.sees_ahead:
-            seen = SeenAhead(self.block)
-            copies = [*seen.where(after, keys), *seen.where(later, values), CommitCopies(), *seen.loaded()]
-            each = [*start, *copies, *scores, *seen.where(now, work), self._done(_NEXT), *seen.kept(), *seen.moved()]
-        else:
-            each = [*start, *keys, *values, CommitCopies(), *scores, *work, self._done(_NEXT)]
-        return [Loop("round", count, (*each, *shifts.kept(later), moved)), AwaitCopies(0), Barrier()]
+        return [*self._steps(count).rounds(), Barrier()]
 
     def few_rounds(self, turn: int, queries: Sequence[Statement]) -> list[Statement]:
         """The same where all keys and values are on their way from the start: the last round starts nothing.
 
         The queries of the next turn are copied once all warps have those of this one in registers.
         """
-        found: list[Statement] = []
-        shifts, few = Shifts(self.block), self.block.few_rounds
-        for number in range(few):
-            later, is_last = Extent(number + 1), number + 1 == few
-            found += [Set("round", Extent(number)), Set("stage", Extent(number))]
-            if turn == 0:
-                on_their_way = few - 1 - number + (1 if queries and number else 0)
-                found += [AwaitCopies(on_their_way), FenceShared(), Barrier()]
-                found += [] if is_last else shifts.loaded(later)
-            elif queries and number == 0:
-                found.append(Barrier())
-            found += [*queries, CommitCopies()] if queries and number == 0 else []
-            found += [] if is_last else multiplied_keys(self.block, self.keys, _NEXT, later)
-            found += [*FragmentScores(self.block).of_round(), *summed(self.block, self.values, "row")]
-            found += [] if is_last else [self._done(_NEXT)]
-            found += [] if is_last or turn else shifts.kept(later)
-            found += [] if is_last else [self._moved()]
+        if turn == 0:
+            return self._steps(ZERO, queries).rounds()
+        found: list[Statement] = [Barrier()] if queries else []
+        for number in map(Extent, range(self.block.few_rounds)):
+            found += [Set(STEP.name, number), Set(STAGE.name, number)]
+            found += self._few_used(queries, number, number, is_first=False)
         return found
+
+    def _few_used(
+        self, queries: Sequence[Statement], number: Expr, stage: Expr, *, is_first: bool = True
+    ) -> list[Statement]:
+        later, shifts = add(number, ONE), Shifts(self.block)
+        following = [*queries, CommitCopies()] if queries and number == ZERO else []
+        if later == Extent(self.block.few_rounds):
+            return [*following, *self._work()]
+        loaded, kept = (shifts.loaded(later), shifts.kept(later)) if is_first else ([], [])
+        scores = multiplied_keys(self.block, self.keys, _NEXT, later)
+        return [*loaded, *following, *scores, *self._work(), self._done(_NEXT), *kept, self._moved()]
 
     def _moved(self) -> Statement:
         """The scores of the next round become those of the round."""
@@ -210,7 +225,38 @@ class WarpKeys:
 
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
-        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *self._scores.loaded(ZERO))), CommitCopies()]
+        return self._steps((), ()).start()
+
+    def _steps(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> Pipeline:
+        """The rounds of a warp, with the copies of the next one on their way.
+
+        Where a warp has room for one round, keys of the next one follow once these are multiplied, while weights are
+        computed and values multiplied, and values of the next one follow these.
+        """
+        count, moved, weights = self._count(), self._scores.moved(), self._scores.of_round()
+
+        def copied(names: Sequence[str], number: Expr, stage: Expr) -> list[Statement]:
+            when = "" if number == ZERO else NEXT
+            masks = self._scores.loaded(number, when) if "k" in names else ()
+            return [When(self._has_keys(number), (*self._copied(number, stage, names), *masks))]
+
+        def where_keys(*work: Statement) -> Statement:
+            return When(self._has_keys(STEP), work)
+
+        def used(work: Sequence[Statement], number: Expr, stage: Expr) -> Sequence[Statement]:
+            return work
+
+        every = partial(copied, ("k", "v"))
+        if self.block.buffers > 1:
+            use = partial(used, [where_keys(*scored, *weights, *summed), *moved])
+            by = Groups(refill="before", barrier=WarpBarrier())
+            return pipeline(self.block.buffers, count, every, use, by, stage_of=self._stage_of)
+        operands = (
+            Operand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
+            Operand(partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]),
+        )
+        by = Groups(refill="after", barrier=WarpBarrier())
+        return Pipeline(1, count, operands, by, first=every, stage_of=self._stage_of)
 
     @property
     def _scores(self) -> LaneKeys | FragmentScores:
@@ -259,51 +305,8 @@ class WarpKeys:
         return found
 
     def rounds(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
-        """What a warp does in each round, with the copies of the next one on their way."""
-        if self.block.buffers == 1:
-            return self._rounds_in_place(scored, summed)
-        later, now = Name("later"), Name("round")
-        work = (*scored, *self._scores.of_round(), *summed)
-        ahead = (*self._copied(later), *self._scores.loaded(later, NEXT))
-        one = (
-            Set("later", add(now, Extent(1))),
-            When(self._has_keys(later), ahead),
-            CommitCopies(),
-            AwaitCopies(1),
-            WarpBarrier(),
-            Set("stage", self._stage_of(now)),
-            When(self._has_keys(now), work),
-            *self._scores.moved(),
-            WarpBarrier(),
-        )
-        return [Loop("round", self._count(), one), AwaitCopies(0)]
-
-    def _rounds_in_place(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
-        """The same where a warp has room for one round: keys of the next one follow once these are multiplied, while
-        weights are computed and values multiplied, and values of the next one follow these."""
-        later, now = Name("later"), Name("round")
-        more, some = self._has_keys(later), self._has_keys(now)
-
-        def ahead(name: str, *others: Statement) -> tuple[Statement, ...]:
-            """All lanes have read a tile before it is copied to again."""
-            return WarpBarrier(), When(more, (*self._copied(later, (name,)), *others)), CommitCopies()
-
-        one = (
-            Set("later", add(now, Extent(1))),
-            Set("stage", self._stage_of(now)),
-            # Of two groups on their way, keys of a round are the first; then its values are.
-            AwaitCopies(1),
-            WarpBarrier(),
-            When(some, tuple(scored)),
-            *ahead("k", *self._scores.loaded(later, NEXT)),
-            When(some, tuple(self._scores.of_round())),
-            AwaitCopies(1),
-            WarpBarrier(),
-            When(some, tuple(summed)),
-            *ahead("v"),
-            *self._scores.moved(),
-        )
-        return [Loop("round", self._count(), one), AwaitCopies(0)]
+        """What a warp does in each round."""
+        return self._steps(scored, summed).rounds()
 
     def _count(self) -> Expr:
         """Rounds of a block, of which its last warps may have one less."""
@@ -317,9 +320,9 @@ class WarpKeys:
         # A loop that is known to run starts with the sums that it would leave: they are set to 0 once.
         return Call("maximum", (rounds, Extent(1)), i64) if self.is_part else rounds
 
-    def _copied(self, number: Expr, names: Sequence[str] = ("k", "v")) -> list[Statement]:
+    def _copied(self, number: Expr, stage: Expr, names: Sequence[str]) -> list[Statement]:
         every: list[Statement] = []
-        at, stage = self.block.first_key(number), self._stage_of(number)
+        at = self.block.first_key(number)
         for name in names:
             row, k = (at, ZERO) if name == "k" else (ZERO, at)
             tile, factor = self.tiles[name], self.factors[name]

@@ -16,8 +16,7 @@ from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.tile import LaneTile
-from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, less, remainder
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, SharedTile, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

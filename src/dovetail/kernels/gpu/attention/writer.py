@@ -38,9 +38,11 @@ from dovetail.kernels.gpu.attention.tile import (
     GroupTile,
     LaneTile,
 )
+from dovetail.kernels.gpu.gemm.block_tile import chunk_of, dynamic_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     THREAD,
+    SharedTile,
     copied,
     divided,
     load_left,
@@ -51,12 +53,11 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes
-from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.order.passes import in_passes
+from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
+    ONE,
     ZERO,
     Alloc,
     AwaitCopies,
@@ -66,7 +67,6 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
-    FenceShared,
     Kernel,
     Launch,
     Loop,
@@ -113,13 +113,13 @@ class AttendWriter:
     def tile(self, name: str) -> SharedTile:
         match name:
             case "q":
-                return SharedTile("q_tile", self.dtype, self.rows, self.d // CHUNK, 1)
+                return SharedTile("q_tile", self.dtype, self.rows, self.d // chunk_of(self.dtype), 1)
             case "k":
-                return SharedTile("k_tile", self.dtype, self.keys, self.d // CHUNK, self.stages)
+                return SharedTile("k_tile", self.dtype, self.keys, self.d // chunk_of(self.dtype), self.stages)
             case _ if self.axes["v"] == "row":
-                return SharedTile("v_tile", self.dtype, self.keys, self.dv // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.keys, self.dv // chunk_of(self.dtype), self.stages)
             case _:
-                return SharedTile("v_tile", self.dtype, self.dv, self.keys // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.dv, self.keys // chunk_of(self.dtype), self.stages)
 
     def job(self) -> Job | Refused:
         a, parts = self.problem, self.block.parts
@@ -249,8 +249,7 @@ class AttendWriter:
             start += FragmentScores(self.block).loaded(ZERO)
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
-        first = [*self._loaded("k", ZERO, self._stage(ZERO)), *self._loaded("v", ZERO, self._stage(ZERO))]
-        arrive = [CommitCopies(), *first, CommitCopies(), *self._seen_first(), AwaitCopies(1), Barrier()]
+        arrive = [CommitCopies(), *self.steps.start(), *self._seen_first(), AwaitCopies(1), Barrier()]
         return [*start, *self._loaded("q", ZERO, ZERO), *arrive, load]
 
     def _seen_first(self) -> list[Statement]:
@@ -280,28 +279,30 @@ class AttendWriter:
         """The scores, the weights and the sums of a round."""
         return [*self._scored(), *FragmentScores(self.block).of_round(), *self._summed()]
 
-    def _keys(self) -> list[Statement]:
-        work, now = self._work(), Name("round")
+    @property
+    def steps(self) -> Pipeline:
+        """Rounds of keys and values."""
+        given, seen = (self._copied, self._weighted), seen_loaded(self.block, STEP)
         if not self.copies:
-            loads = [*self._loaded("k", now, ZERO), *self._loaded("v", now, ZERO)]
-            seen = where_seen(self.block, work)
-            each = (Barrier(), *loads, *seen_loaded(self.block, now), Barrier(), *seen)
-            return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
+            return pipeline(1, self._rounds(), *given, Stores(), meanwhile=seen)
         if self.block.is_one_round:
-            arrive = (*seen_loaded(self.block, now), AwaitCopies(0), Barrier(), Set("stage", ZERO))
-            return [Loop("round", Extent(1), (*arrive, *where_seen(self.block, work))), Barrier()]
-        copies = [*self._later(), CommitCopies(), *seen_loaded(self.block, now)]
-        arrive = (AwaitCopies(1), Barrier(), Set("stage", self._stage(now)))
-        each = (*self._next_stage(), *copies, *arrive, *where_seen(self.block, work), Barrier())
-        return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
+            return pipeline(1, 1, *given, Groups(refill="never"), meanwhile=seen)
+        by = Groups(refill="before")
+        return pipeline(2, self._rounds(), *given, by, stage_of=self._stage, meanwhile=seen)
 
-    def _next_stage(self) -> list[Statement]:
-        return [Set("later", add(Name("round"), Extent(1))), Set("next", self._stage(Name("later")))]
+    def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
+        return [*self._loaded("k", number, stage), *self._loaded("v", number, stage)]
 
-    def _later(self) -> list[Statement]:
-        """Copies of the keys and values of the next round."""
-        later, stage = Name("later"), Name("next")
-        return [*self._loaded("k", later, stage), *self._loaded("v", later, stage)]
+    def _weighted(self, number: Expr, stage: Expr) -> list[Statement]:
+        named = [Set(STAGE.name, stage)] if stage == ZERO and self.copies else []
+        return [*named, *where_seen(self.block, self._work())]
+
+    def _keys(self) -> list[Statement]:
+        rounds = self.steps.rounds()
+        if not self.copies:
+            return [Set(STAGE.name, ZERO), *rounds, Barrier()]
+        # As a loop of one round, of which LLVM sees that its sums start at 0; without one it adds to them.
+        return [*([Loop(STEP.name, ONE, tuple(rounds))] if self.block.is_one_round else rounds), Barrier()]
 
     def _scored(self) -> list[Statement]:
         return scored(self.block, self.tile("k"))
@@ -386,20 +387,29 @@ class GroupAttend(AttendWriter):
     def _seen_first(self) -> list[Statement]:
         return SeenAhead(self.block).first() if self.block.sees_ahead else []
 
+    @property
+    def steps(self) -> Pipeline:
+        """Rounds of keys and values of warpgroups that wait for themselves alone."""
+        by = Groups(refill="before", barrier=WarpBarrier(GROUP_WARPS), is_fenced=True)
+        first = super()._copied
+        seen = SeenAhead(self.block).loaded() if self.block.sees_ahead else seen_loaded(self.block, STEP)
+        given = 2, self._rounds(), self._copied, self._weighted, by
+        return pipeline(*given, first=first, stage_of=self._stage, meanwhile=seen)
+
+    def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
+        copies = super()._copied(number, stage)
+        return SeenAhead(self.block).where(number, copies) if self.block.sees_ahead else copies
+
+    def _weighted(self, number: Expr, stage: Expr) -> list[Statement]:
+        if not self.block.sees_ahead:
+            return super()._weighted(number, stage)
+        ahead = SeenAhead(self.block)
+        return [*ahead.where(number, self._work()), *ahead.kept(), *ahead.moved()]
+
     def _keys(self) -> list[Statement]:
         if self.block.overlaps:
             return self._groups.rounds(self._rounds())
-        work, barrier = self._work(), WarpBarrier(GROUP_WARPS)
-        arrive = [AwaitCopies(1), FenceShared(), barrier, Set("stage", self._stage(Name("round")))]
-        if self.block.sees_ahead:
-            ahead = SeenAhead(self.block)
-            copies = [*ahead.where(Name("later"), self._later()), CommitCopies(), *ahead.loaded()]
-            work = [*ahead.where(Name("round"), work), *ahead.kept(), barrier, *ahead.moved()]
-        else:
-            copies = [*self._later(), CommitCopies(), *seen_loaded(self.block, Name("round"))]
-            work = [*where_seen(self.block, work), barrier]
-        each = (*self._next_stage(), *copies, *arrive, *work)
-        return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
+        return super()._keys()
 
 
 class ClusterAttend(AttendWriter):

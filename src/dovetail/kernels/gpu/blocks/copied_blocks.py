@@ -20,17 +20,14 @@ from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, remainder
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
-from dovetail.kernels.gpu.gemv.stream import ARRIVED, WEIGHT_BYTES
+from dovetail.kernels.gpu.gemv.stream import WEIGHT_BYTES
+from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AllocBarriers,
     AllReduce,
-    AwaitPhase,
-    Barrier,
     Call,
     CopyBulk,
-    ExpectBytes,
     Expr,
     Extent,
     Load,
@@ -152,13 +149,13 @@ class CopiedBlocks:
                 Alloc("weights", u32, self.weight_bytes // u32.itemsize, "shared"),
                 Alloc("left_rows", f32, self.depth, "shared"),
                 Alloc("planes", f32, self.warps * SHARING * self._width, "shared"),
-                AllocBarriers(ARRIVED, 1, 1, is_new=False),
+                *self._whole.allocations,
                 *([] if self.norm is None else [self.norm.allocation(), Alloc("squares", f32, self.warps, "shared")]),
             ],
             resident=2 if 2 * self.shared_bytes <= WEIGHT_BYTES else 1,
             staged=self.planes,
             planes=self.warps * SHARING,
-            early=self._copies(),
+            early=self._whole.start(),
             scale=None if self.norm is None else RowScale(self._squares_stored(), lambda _: self._scale()),
         )
 
@@ -167,23 +164,21 @@ class CopiedBlocks:
         """Whether threads have as many elements of the row each, in vectors."""
         return self.depth % (VECTOR * self.threads) == 0
 
-    def _copies(self) -> list[Statement]:
+    def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
         """Copies of all weights of a tile, of which one thread each starts one."""
         whole = self.stream_bytes
         pieces = next(n for n in range(-(-whole // COPY_BYTES), whole) if whole % (16 * n) == 0)
         nbytes = whole // pieces
-        is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
-        nbytes_of_gains = 0 if self.norm is None else self.norm.nbytes
-        found: list[Statement] = [When(is_first, (ExpectBytes(ARRIVED, ZERO, self.weight_bytes + nbytes_of_gains),))]
+        found: list[Statement] = []
         if self.norm is not None:
-            gains = CopyBulk(self.norm.gains, (ZERO, ZERO), self.norm.gain, (ZERO,), nbytes_of_gains, ARRIVED, ZERO)
-            found.append(When(is_first, (gains,)))
+            gains = CopyBulk(self.norm.gains, (ZERO, ZERO), self.norm.gain, (ZERO,), self.norm.nbytes, ARRIVED, ZERO)
+            found.append(When(IS_FIRST, (gains,)))
         for at, right in enumerate(self.rights):
             target = Tensor("weights", u32, (nbytes,), at * whole, space="shared")
             source = Tensor(right.pointer, u32, (whole, nbytes), right.first // self.columns * whole)
             tile = divided(Name("side"), self.columns)
             piece = (Name("copy"),)
-            copy = CopyBulk(target, piece, source, (tile, *piece), nbytes, ARRIVED, ZERO, self.evict_first)
+            copy = CopyBulk(target, piece, source, (tile, *piece), nbytes, ARRIVED, stage, self.evict_first)
             found.append(Loop("copy", Extent(pieces), (copy,), kind="thread"))
         return found
 
@@ -192,11 +187,16 @@ class CopiedBlocks:
             Set("warp_lane", add(mul(ThreadIndex("warp"), Extent(LANES)), LANE)),
             Set("sharing", add(mul(ThreadIndex("warp"), Extent(SHARING)), divided(LANE, CHUNK))),
         ]
-        arrived = AwaitPhase(ARRIVED, ZERO, ZERO)
-        if self.norm is None:
-            start = [*self._left_loaded(), *place, arrived, Barrier()]
-        else:
-            start = [*place, *self._squared(), arrived, *self._left_gained(self.norm), Barrier()]
+        start = [*self._left_loaded(), *place] if self.norm is None else [*place, *self._squared()]
+        return [*start, *self._whole.rounds()]
+
+    @property
+    def _whole(self) -> Pipeline:
+        """All of k as one stage."""
+        gained = () if self.norm is None else self._left_gained(self.norm)
+        return pipeline(1, 1, self._copies, self._products, Bulk(by_one=False), arrived=gained)
+
+    def _products(self, number: Expr, stage: Expr) -> list[Statement]:
         groups = self.columns // CHUNK
         streams = len(self.rights)
         together = AT_ONCE if streams < AT_ONCE and groups % AT_ONCE == 0 else 1
@@ -208,9 +208,8 @@ class CopiedBlocks:
             group = add(mul(Name("group"), Extent(together)), Extent(own))
             each += [s for stream in range(streams) for s in self._stored(stream, own, group)]
         if groups == together:
-            return [*start, *self._row_sums(), Set("group", ZERO), *each]
+            return [*self._row_sums(), Set("group", ZERO), *each]
         return [
-            *start,
             *self._row_held(),
             *self._row_sums(),
             Loop("group", Extent(groups // together), tuple(each), rolled=True),

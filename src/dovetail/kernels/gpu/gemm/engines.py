@@ -42,8 +42,7 @@ from dovetail.kernels.gpu.gemm.tiled import Tiled
 from dovetail.kernels.gpu.gemv.near_tile import NearTile
 from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
 from dovetail.kernels.gpu.gemv.row_stream import RowStream
-from dovetail.kernels.gpu.gemv.stream import MOST_ROWS, StreamTile
-from dovetail.kernels.gpu.gemv.stream_ring import StreamRing
+from dovetail.kernels.gpu.gemv.stream import MOST_ROWS, StreamRing, StreamTile
 from dovetail.kernels.loops.ir import BOX
 from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
@@ -148,8 +147,8 @@ class Gemm:
         own = Layout(self.rights, self.right_axis, {}, found)
         if isinstance(self.dtype, Refused):
             # Lanes read elements along k together, and those along columns one by one.
-            is_turned = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
-            rights = self.writer.transposed(pack) if is_turned else None
+            is_transposed = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
+            rights = self.writer.transposed(pack) if is_transposed else None
             return own if rights is None else Layout(rights, "k", self.packed(pack), found)
         has_none = isinstance(found, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):

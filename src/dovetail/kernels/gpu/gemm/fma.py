@@ -33,19 +33,17 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.stream_k import FIRST_ROUND, ROUNDS, Spans
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
+from dovetail.kernels.gpu.pipeline import Groups, Held, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AwaitCopies,
     Barrier,
     Call,
-    CommitCopies,
     CopyAsync,
     Expr,
     Extent,
     Load,
-    Loop,
     Name,
     Set,
     Statement,
@@ -232,40 +230,26 @@ class FmaTile:
         shape = self.shape
         found: list[Statement] = [zeroed(self.sums, len(self.rights) * shape.rows_each * shape.columns_each)]
         found += [] if self.parts == 1 else [Set(FIRST_ROUND.name, mul(Name("part"), Extent(rounds)))]
-        if self._expands:
-            loads = [s for side in self.sides for s in self._expanded_or_stored(side)]
-            return [
-                *found,
-                Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products(ZERO))),
-                Barrier(),
-            ]
-        return [*found, *self._pipelined(Extent(rounds) if self.spans is None else ROUNDS)]
+        return [*found, *self._steps(Extent(rounds) if self.spans is None else ROUNDS).all(), Barrier()]
 
-    def _pipelined(self, rounds: Expr) -> list[Statement]:
+    def _steps(self, rounds: Expr) -> Pipeline:
         """Copies for the stages to come and loads for the next one are in flight while one is multiplied."""
-        ring, found = self._ring, list[Statement]()
+        if self._expands:
+            return pipeline(1, rounds, self._expanded_or_stored, self._products, Stores())
         copied = [side for side in self.sides if side.copied]
         loaded = [side for side in self.sides if not side.copied]
-        for side in loaded:
-            found += [*self._loaded(side, ZERO), *self._kept(side, ZERO)]
-        if copied:
-            # One by one: the addresses of all stages would take more registers than there are.
-            ahead = Name("ahead")
-            first = [s for side in copied for s in self._copies(side, ahead, ahead)]
-            found.append(Loop("ahead", Extent(ring - 1), (*first, CommitCopies()), rolled=True))
-        body: list[Statement] = [*([AwaitCopies(ring - 2)] if copied else []), Barrier()]
-        if copied:
-            later = Name("later")
-            body.append(Set("later", add(Name("round"), Extent(ring - 1))))
-            body += [s for side in copied for s in self._copies(side, later, remainder(later, ring))]
-            body.append(CommitCopies())
-        if loaded:
-            body.append(Set("next", add(Name("round"), Extent(1))))
-            body += [s for side in loaded for s in self._loaded(side, Name("next"))]
-        body += [Set("stage", remainder(Name("round"), ring)), *self._products(Name("stage"))]
-        body += [s for side in loaded for s in self._kept(side, remainder(Name("next"), ring))]
-        last: list[Statement] = [*([AwaitCopies(0)] if copied else []), Barrier()]
-        return [*found, Loop("round", rounds, tuple(body), rolled=True), *last]
+
+        def copies(number: Expr, stage: Expr) -> list[Statement]:
+            return [s for side in copied for s in self._copies(side, number, stage)]
+
+        def loads(number: Expr) -> list[Statement]:
+            return [s for side in loaded for s in self._loaded(side, number)]
+
+        def stores(number: Expr, stage: Expr) -> list[Statement]:
+            return [s for side in loaded for s in self._kept(side, stage)]
+
+        held, by = Held(loads, stores) if loaded else None, Groups(starts_rolled=True) if copied else Stores()
+        return pipeline(self._ring, rounds, copies, self._products, by, held=held, is_rolled=True)
 
     def _k(self, number: Expr) -> Expr:
         """The first element of k in a round of this block."""
@@ -311,20 +295,25 @@ class FmaTile:
         kept = Load(private(f"{side.name}_next", self.dtype, 1), (Name("turn"),))
         return self._shared_by(side, Store(self._shared(side), (stage, k, row), kept))
 
-    def _expanded_or_stored(self, side: _Side) -> list[Statement]:
-        if isinstance(side.factor, BlockFactor):
-            return self._expanded(side, side.factor)
-        row, k = self._own(side, Name("own"))
-        element = self._element(side, Name("own"), Name("round"))
-        return self._shared_by(side, Store(self._shared(side), (ZERO, k, row), element))
+    def _expanded_or_stored(self, number: Expr, stage: Expr) -> list[Statement]:
+        """All factors of a step."""
+        found: list[Statement] = []
+        for side in self.sides:
+            if isinstance(side.factor, BlockFactor):
+                found += self._expanded(side, side.factor, number)
+                continue
+            row, k = self._own(side, Name("own"))
+            element = self._element(side, Name("own"), number)
+            found += self._shared_by(side, Store(self._shared(side), (stage, k, row), element))
+        return found
 
-    def _expanded(self, side: _Side, factor: BlockFactor) -> list[Statement]:
+    def _expanded(self, side: _Side, factor: BlockFactor, step: Expr) -> list[Statement]:
         """Columns in blocks as floats: each thread has half of a column's k, with code of its own for each place."""
         threads, columns = self.shape.threads, self.shape.columns
         assert threads == 2 * columns and self.shape.depth == 2 * PIECE, "two threads share a column"
         pieces = factor.pack.format.elements // PIECE
         column, half = remainder(ThreadIndex("thread"), columns), divided(ThreadIndex("thread"), columns)
-        at = add(mul(Name("round"), Extent(2)), half)
+        at = add(mul(step, Extent(2)), half)
         there = add(Name("side"), column)
         found: list[Statement] = [Set("piece", remainder(at, pieces)), Set("block", divided(at, pieces))]
         if not is_multiple(factor.columns, columns):
@@ -341,7 +330,7 @@ class FmaTile:
             found.append(When(Call("equal", (Name("piece"), Extent(piece)), bool_), body))
         return found
 
-    def _products(self, stage: Expr) -> list[Statement]:
+    def _products(self, number: Expr, stage: Expr) -> list[Statement]:
         """All products of a stage. What the next element of k needs is read before the products of one."""
         found = self._read(stage, 0)
         for k in range(self.shape.depth):

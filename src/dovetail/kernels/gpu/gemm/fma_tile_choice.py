@@ -183,11 +183,14 @@ def _in_parts(
 def _in_spans(shape: FmaShape, depth: int, work: Work, streams: int, dtype: DType) -> Iterator[tuple[float, FmaChoice]]:
     """The same where blocks share the rounds of all tiles: as many blocks as the device holds."""
     device, shape = work.device, shape.in_rounds(depth, 1)
-    tiles = work.count * -(-work.down // shape.rows) * -(-work.across // (streams * shape.columns))
+    down, across = -(-work.down // shape.rows), -(-work.across // (streams * shape.columns))
     rounds = -(-depth // shape.depth)
     for resident in range(1, min(MOST_RESIDENT, shape.resident(streams, dtype, device)) + 1):
-        spans = Spans(tiles, rounds, device.multiprocessors * resident)
-        if spans.longest < FEWEST_ROUNDS or tiles % spans.blocks == 0:
+        groups = device.multiprocessors * resident // across
+        if groups < 2 or work.count * down % groups == 0:
+            continue
+        spans = Spans(work.count * down, down, across, rounds, groups)
+        if spans.longest < FEWEST_ROUNDS:
             continue
         each, t = _block_cycles(shape, streams, dtype, device), device.timings.fma
         cycles = spans.longest * max(resident * each, t.lone * each + t.stage)

@@ -13,17 +13,23 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import f16, f32
 from dovetail.kernels.device import LANES
-from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
+from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, remainder, unrolled
 from dovetail.kernels.gpu.gemm.tile import CHUNK, NARROW_SUMS, WARP_ROWS
-from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Producer
+from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.loops.analysis import loads_in
 from dovetail.kernels.loops.ir import (
+    ONE,
+    ZERO,
+    Alloc,
+    Call,
     Expr,
     Extent,
     Load,
     Name,
+    Set,
     Statement,
     Store,
     Tensor,
@@ -36,7 +42,11 @@ from dovetail.kernels.loops.ir import (
 
 WIDTHS = (64, 32)
 """Results of a line in shared memory: as many as divide the columns of a tile."""
-ITEM = 2
+LATE_SUMS = 64
+"""Sums of a thread from which on it is done: with fewer, the assembler reads sums late and serialises products."""
+OTHERS = 48
+"""Registers of a thread beyond its sums and those that it keeps."""
+KEPT, _TOP, _SIDE, _ARE_KEPT = "kept", "kept_top", "kept_side", "are_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ class NarrowResults:
             return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
         row, column = Name("row"), Name("column")
         stores = self.written(self.producer.chunks[0].elements[0], row, column)
-        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != ITEM:
+        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != f16.itemsize:
             return False
         return all([_is_of_column(load, row, column) for load in loads_in(stores[0].value)])
 
@@ -159,8 +169,9 @@ class NarrowResults:
 
     def _staged(self, of: Tensor, first: int) -> Tensor:
         """The room of each warp for a chunk, from a column on: warp, row, column."""
-        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * ITEM, ITEM)
-        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * ITEM, space="shared")
+        item = of.dtype.itemsize
+        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * item, item)
+        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * item, space="shared")
 
 
 def _pairs(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
@@ -174,4 +185,71 @@ def _is_of_column(load: Load, row: Expr, column: Expr) -> bool:
     return load.at[-2:] == (row, column) and load.tensor.strides[-2] == 0
 
 
-__all__ = ["NarrowResults"]
+@dataclass(frozen=True, slots=True)
+class LateResults:
+    """The epilogue of a tile, overlapped with the main loop of the next one: tensor cores do not wait for results.
+
+    Warpgroups of a block have the same tile, so that all of them write results at the same time, and tensor cores have
+    no work meanwhile: with GELU that took a quarter of a product. A thread keeps the sums of a tile in further
+    registers and computes a piece of their results in each of the first rounds of the tile after it.
+    """
+
+    narrow: NarrowResults
+    """Of the sums that are kept."""
+    overlap: Overlap
+
+    @staticmethod
+    def of(narrow: NarrowResults) -> LateResults | None:
+        """None where registers do not hold two tiles, or a tile has too few rounds."""
+        overlap, registers = narrow.producer.overlap, narrow.producer.registers
+        if overlap is None or overlap.count < LATE_SUMS or registers is None:
+            return None
+        if 2 * overlap.count + OTHERS > registers[0]:
+            return None
+        chunks = [_kept(chunk, overlap.sums) for chunk in narrow.producer.chunks]
+        producer = replace(narrow.producer, chunks=chunks)
+        found = LateResults(replace(narrow, producer=producer, top=Name(_TOP), side=Name(_SIDE)), overlap)
+        return found if len(found.narrow.pieces()[1]) <= overlap.rounds else None
+
+    @property
+    def allocation(self) -> Alloc:
+        """Registers for the sums of the tile before."""
+        return Alloc(KEPT, f32, self.overlap.count, "private")
+
+    @property
+    def start(self) -> list[Statement]:
+        return [Set(_ARE_KEPT, ZERO), Set(_TOP, ZERO), Set(_SIDE, ZERO)]
+
+    def tile(self) -> list[Statement]:
+        """The products of a tile, with results of the one before."""
+        ahead, pieces = self.narrow.pieces()
+        e, count = Name("e"), self.overlap.count
+        kept, sums = (Tensor(name, f32, (4,), space="private") for name in (KEPT, self.overlap.sums.pointer))
+        move = unrolled("e", count, Store(kept, (e,), Call("held", (Load(sums, (e,)),), f32)))
+        products = self.overlap.products([[_when_kept(piece)] for piece in pieces])
+        after = [Set(_ARE_KEPT, ONE), Set(_TOP, Name("top")), Set(_SIDE, Name("side"))]
+        return [_when_kept(ahead), *products, move, *after]
+
+    @property
+    def end(self) -> list[Statement]:
+        """The results of the last tile."""
+        ahead, pieces = self.narrow.pieces()
+        return [_when_kept([*ahead, *(s for piece in pieces for s in piece)])]
+
+
+def _when_kept(work: list[Statement]) -> Statement:
+    return When(less(ZERO, Name(_ARE_KEPT)), tuple(work))
+
+
+def _kept(chunk: Chunk, sums: Tensor) -> Chunk:
+    """A chunk of the sums that are kept."""
+
+    def of(expr: Expr) -> Expr:
+        assert isinstance(expr, Load) and expr.tensor == sums, "it is a sum"
+        return replace(expr, tensor=replace(sums, pointer=KEPT))
+
+    elements = [replace(element, sums=tuple(map(of, element.sums))) for element in chunk.elements]
+    return replace(chunk, elements=elements)
+
+
+__all__ = ["KEPT", "LateResults", "NarrowResults"]

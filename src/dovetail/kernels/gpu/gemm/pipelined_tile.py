@@ -12,52 +12,37 @@ from itertools import product
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, f32, i64
+from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.block_tile import chunk_of, depth_of
-from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
+from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, SharedTile, divided, private, remainder, zeroed
 from dovetail.kernels.gpu.gemm.scaled_rows import ReadSquares
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled
+from dovetail.kernels.gpu.pipeline import FULL, PRODUCER, Boxes, BoxPipeline, pipeline
 from dovetail.kernels.loops.ir import (
-    ONE,
     ZERO,
     Alloc,
-    AllocBarriers,
-    Arrive,
-    AwaitPhase,
     AwaitProducts,
-    Call,
     CopyBox,
-    ExpectBytes,
     Expr,
     Extent,
     Load,
-    Loop,
     Name,
-    Set,
     Statement,
     Tensor,
     TensorMap,
     ThreadIndex,
-    When,
     add,
     mul,
 )
 from dovetail.kernels.matrix_instruction import mma_of
 
-FULL, EMPTY = "full", "empty"
-GROUP = 128
-"""Threads of a warpgroup: registers are given to it as a whole."""
-REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
-"""Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
 FEW_COLUMNS = 64
 """Columns of a tile that needs no more registers than threads start with: to change them takes a tenth of a
 microsecond."""
-_STAGE, _PHASE, _BEFORE, _AHEAD = Name("stage"), Name("phase"), Name("before"), Name("ahead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +111,33 @@ class PipelinedTile:
             Alloc(self._sums.pointer, f32, self.tile.columns // 2, "private"),
             Alloc("staged", f32, warps * streams * rows // f32.itemsize, "shared"),
         ]
-        start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
-        start += [Set(_AHEAD.name, Extent(self.ahead))] if self.early else []
-        end = self._end() if tile.cluster > 1 else ()
-        copies, chunks, registers = self._copies(), self._chunks(), self._registers()
+        steps, registers = self._steps, self._registers()
+        end = steps.end() if tile.cluster > 1 else ()
         given = () if self.scale is None else self.scale.given()
         alone = tile.cluster == tile.blocks == self.parts == 1 and not self.is_at_once
-        overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._overlapped_products) if alone else None
-        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given, overlap)
-        is_new = not self.early
-        barriers = [AllocBarriers(FULL, tile.stages, 1, is_new)]
-        if not self.is_at_once:
-            barriers.append(AllocBarriers(EMPTY, tile.stages, warps * tile.cluster, is_new))
+        overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._products) if alone else None
+        producer = Producer(
+            tile.threads,
+            steps.state(),
+            steps.fills(),
+            self._chunks(),
+            staged,
+            self.width,
+            registers,
+            end,
+            given,
+            overlap,
+        )
         return Tiled(
             tile.rows,
             tile.columns // streams,
-            tile.threads + GROUP,
+            tile.threads + PRODUCER,
             [*self._products(), *(() if self.scale is None else self.scale.factors())],
             (),
-            (*allocations, *barriers),
+            (*allocations, *steps.allocations),
             is_aligned=True,
             resident=tile.blocks,
-            early=self._first_copies() if self.early else (),
+            early=steps.early(tile.threads) if self.early else (),
             producer=producer,
             cluster=tile.cluster,
         )
@@ -157,132 +147,56 @@ class PipelinedTile:
         """The sums of a thread: 4 for every 8 columns."""
         return private("sums", f32, self.tile.columns // 8, 4)
 
-    @property
-    def _group(self) -> Expr:
-        """Which warpgroup this is, and so which block of 64 rows it has."""
-        return divided(ThreadIndex("warp"), 4)
-
     def _registers(self) -> tuple[int, int] | None:
         """Of a thread that multiplies, and of one that copies, which needs few; None where both have enough."""
         if self.is_at_once and self.tile.columns <= FEW_COLUMNS:
             return None
-        threads = self.tile.threads + GROUP
-        every = REGISTERS // (self.tile.blocks * threads) // 8 * 8
-        more = (every * threads - COPYING * GROUP) // self.tile.threads // 8 * 8
-        return min(more, MOST_REGISTERS), COPYING
-
-    def _following(self) -> list[Statement]:
-        """Go on to the next stage; after the last one, phases change."""
-        following = add(_STAGE, ONE)
-        more = less(Name("following"), Extent(self.tile.stages))
-        other = Call("sub", (ONE, _PHASE), i64)
-        return [
-            Set("following", following),
-            Set(_PHASE.name, Call("where", (more, _PHASE, other), i64)),
-            Set(_STAGE.name, Call("where", (more, Name("following"), ZERO), i64)),
-        ]
-
-    def _products(self) -> list[Statement]:
-        """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
-        core, sums = self.core, self._sums
-        if self.is_at_once:
-            each = [AwaitPhase(FULL, _STAGE, ZERO), core.shared_product(_STAGE, self._group, sums)]
-            rounds = [s for number in range(self.rounds) for s in (Set(_STAGE.name, Extent(number)), *each)]
-            return [zeroed(sums, self.tile.columns // 2), *rounds, AwaitProducts(sums, self.tile.columns)]
-        cluster = self.tile.cluster
-        lanes = less(LANE, Extent(cluster))
-        arrival = Arrive(EMPTY, _BEFORE, cluster)
-        released = When(both(lanes, less(ZERO, Name("round"))), (arrival,))
-        body = (
-            AwaitPhase(FULL, _STAGE, _PHASE),
-            core.shared_product(_STAGE, self._group, sums),
-            released,
-            Set(_BEFORE.name, _STAGE),
-            *self._following(),
-        )
-        return [
-            zeroed(sums, self.tile.columns // 2),
-            Loop("round", Extent(self.rounds), body),
-            AwaitProducts(sums, self.tile.columns),
-            When(lanes, (arrival,)),
-        ]
-
-    def _overlapped_products(self, works: Sequence[Sequence[Statement]]) -> list[Statement]:
-        """The same with some work while products of each of the first rounds run."""
-        sums = self._sums
-        first = less(LANE, ONE)
-        release = When(first, (Arrive(EMPTY, _BEFORE),))
-        start = (AwaitPhase(FULL, _STAGE, _PHASE), self.core.shared_product(_STAGE, self._group, sums))
-        end = (Set(_BEFORE.name, _STAGE), *self._following())
-        found: list[Statement] = [zeroed(sums, self.tile.columns // 2)]
-        for number, work in enumerate(works):
-            found += [*start, *([release] if number else ()), *end, *work]
-        rest = self.rounds - len(works)
-        found += [Loop("round", Extent(rest), (*start, release, *end))] if rest else []
-        return [*found, AwaitProducts(sums, self.tile.columns), release]
+        return self._steps.by.registers(self.tile.blocks)
 
     @property
-    def ahead(self) -> int:
-        """Stages that may be full before a block knows its rows."""
-        return min(self.tile.stages, self.rounds)
+    def _steps(self) -> BoxPipeline:
+        """The steps of a block over its part of k."""
+        tile, sums, group = self.tile, self._sums, divided(ThreadIndex("warp"), 4)
+
+        def product(number: Expr, stage: Expr) -> list[Statement]:
+            return [self.core.shared_product(stage, group, sums)]
+
+        def boxes(number: Expr, stage: Expr) -> list[Statement]:
+            rows, columns = self._rows(number, stage), self._columns(number, stage)
+            return [*columns, *rows] if self.is_at_once else [*rows, *columns]
+
+        end = [AwaitProducts(sums, tile.columns)]
+        by = Boxes(tile.threads // LANES, tile.cluster, self.is_at_once, end)
+        constants, others = (self._columns, self._rows) if self.early else (None, None)
+        return pipeline(tile.stages, self.rounds, boxes, product, by, constants=constants, first=others)
+
+    def _products(self, works: Sequence[Sequence[Statement]] = ()) -> list[Statement]:
+        """The sums of a tile, with some work while products of each of the first rounds run."""
+        steps = self._steps
+        return [zeroed(self._sums, self.tile.columns // 2), *(steps.overlapped(works) if works else steps.rounds())]
 
     def _number(self, number: Expr) -> Expr:
         """A round of all of k, by its number in this part."""
         return number if self.parts == 1 else add(mul(Name("part"), Extent(self.rounds)), number)
 
-    def _rows(self, number: Expr) -> list[CopyBox]:
+    def _rows(self, number: Expr, stage: Expr) -> list[CopyBox]:
         """The boxes of the left factor in a round."""
         tile, rows = self.core.left_tile, self.tile.rows
-        return self._boxes(tile, self.left, self.left_axis, Name("top"), self._number(number), rows, 0, 1)
+        return self._boxes(tile, stage, self.left, self.left_axis, Name("top"), self._number(number), rows, 0, 1)
 
-    def _columns(self, number: Expr) -> list[CopyBox]:
+    def _columns(self, number: Expr, stage: Expr) -> list[CopyBox]:
         """The boxes of the right factors in a round, or the share of them that this block copies for its cluster."""
         tile, each = self.core.right_tile, self.tile.columns // len(self.rights)
         found: list[CopyBox] = []
         for at, right in enumerate(self.rights):
-            skipped, side = at * each, Name("side")
-            number_ = self._number(number)
-            found += self._boxes(tile, right, self.right_axis, side, number_, each, skipped, self.tile.cluster)
+            place = right, self.right_axis, Name("side"), self._number(number)
+            found += self._boxes(tile, stage, *place, each, at * each, self.tile.cluster)
         return found
-
-    def _expected(self) -> ExpectBytes:
-        """All bytes of a stage, whichever block copies them."""
-        boxes = (*self._rows(ZERO), *self._columns(ZERO))
-        return ExpectBytes(FULL, _STAGE, sum([box.nbytes * box.blocks for box in boxes]))
-
-    def _copies(self) -> list[Statement]:
-        """The copies of a tile, each stage as soon as it is empty."""
-        if self.is_at_once:
-            return [s for number in range(self.rounds) for s in self._copied(Extent(number))]
-        number = Name("round")
-        rows, columns = self._rows(number), self._columns(number)
-        boxes: list[Statement] = [self._expected(), *rows, *columns]
-        if self.early:
-            late = When(Call("less_equal", (_AHEAD, ZERO), bool_), (self._expected(), *columns))
-            boxes = [late, Set(_AHEAD.name, Call("sub", (_AHEAD, ONE), i64)), *rows]
-        empty = Call("sub", (ONE, _PHASE), i64)
-        body = (AwaitPhase(EMPTY, _STAGE, empty), *boxes, *self._following())
-        return [Loop("round", Extent(self.rounds), body, rolled=True)]
-
-    def _copied(self, number: Extent) -> list[Statement]:
-        """The copies of a round that has a stage of its own; those of columns may have started."""
-        columns = () if self.early else (self._expected(), *self._columns(number))
-        return [Set(_STAGE.name, number), *columns, *self._rows(number)]
-
-    def _end(self) -> list[Statement]:
-        """Wait until all stages are empty: other blocks of the cluster arrive at barriers of this one until then."""
-        body = (AwaitPhase(EMPTY, _STAGE, Call("sub", (ONE, _PHASE), i64)), *self._following())
-        return [Loop("round", Extent(self.tile.stages), body, rolled=True)]
-
-    def _first_copies(self) -> list[Statement]:
-        """Columns of the first stages, which need nothing that other kernels write."""
-        round_ = (Set(_STAGE.name, Name("round")), self._expected(), *self._columns(Name("round")))
-        one = Call("equal", (ThreadIndex("thread"), Extent(self.tile.threads)), bool_)
-        return [When(one, (Loop("round", Extent(self.ahead), round_, rolled=True),))]
 
     def _boxes(
         self,
         tile: SharedTile,
+        stage: Expr,
         factor: Factor,
         axis: str,
         first: Expr,
@@ -300,21 +214,21 @@ class PipelinedTile:
         lines = (rows if axis == "k" else depth) // blocks
         share = ZERO if blocks == 1 else mul(remainder(ThreadIndex("block"), blocks), Extent(lines))
         if axis == "k":
-            target, at = tile.place(_STAGE, add(Extent(skipped), share), ZERO)
+            target, at = tile.place(stage, add(Extent(skipped), share), ZERO)
             pixels = _pixels(factor)
             if pixels is not None and factor.gather is not None:
                 start, taps = pixels.start(factor.gather.place(first), number)
-                return [CopyBox(target, at, pixels.source(of, rows), start, FULL, _STAGE, taps)]
+                return [CopyBox(target, at, pixels.source(of, rows), start, FULL, stage, taps)]
             sizes = factor.depth, factor.rows
             matrix = TensorMap(of.pointer, of.offset, sizes, (of.strides[0],), lines, itemsize=item)
-            return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, _STAGE, blocks=blocks)]
+            return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, stage, blocks=blocks)]
         sizes = factor.rows, factor.depth
         matrix = TensorMap(of.pointer, of.offset, sizes, (of.strides[1],), lines, itemsize=item)
         found: list[CopyBox] = []
         for panel in range(0, rows, depth):
-            target, at = tile.place(_STAGE, share, Extent((skipped + panel) // chunk_of(self.dtype)))
+            target, at = tile.place(stage, share, Extent((skipped + panel) // chunk_of(self.dtype)))
             start = add(first, Extent(panel)), add(k, share)
-            found.append(CopyBox(target, at, matrix, start, FULL, _STAGE, blocks=blocks))
+            found.append(CopyBox(target, at, matrix, start, FULL, stage, blocks=blocks))
         return found
 
     def _chunks(self) -> list[Chunk]:

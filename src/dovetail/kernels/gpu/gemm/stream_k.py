@@ -1,10 +1,13 @@
-"""Stream-K: the rounds of all tiles in equal spans, one for each block, wherever a tile ends.
+"""Stream-K: the K steps of all tiles in equal spans, one for each block, wherever a tile ends.
 
 Where tiles are no multiple of the blocks that a device holds, most of it has no work while the last of them are
-computed. With spans all blocks end together. A block that has a part of a tile leaves its sums to a second kernel,
-which adds up the parts of each such tile in the order of k and writes results: no block waits for another one, and
-every run adds in the same order. A thread leaves its sums where the thread of its number reads them, so that those of
-a warp are neighbours in memory.
+computed. With spans all blocks end together. A block that has a part of a tile leaves its accumulators to a second
+kernel, which adds up the parts of each such tile in the order of k and writes results: no block waits for another one,
+and every run adds in the same order. A thread leaves its accumulators where the thread of its number reads them, so
+that those of a warp are neighbours in memory.
+
+All columns are added up in one order: tiles with the same rows are cut at the same K steps. So columns of weights that
+are equal have results that are equal to the bit, as with every other engine, and a softmax of equal logits is even.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, i64
-from dovetail.kernels.gpu.gemm.fragments import both, less
+from dovetail.kernels.gpu.gemm.fragments import both, divided, less, remainder
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -36,42 +39,62 @@ from dovetail.kernels.loops.ir import (
 
 FIRST_ROUND, ROUNDS = Name("first_round"), Name("rounds")
 """The first round that a block has of its tile, and how many."""
-_SPAN, _START, _END, _PIECE, _FIRST, _TILE = (Name(n) for n in ("span", "from", "until", "piece", "first_tile", "tile"))
-_BOUNDARY, _BLOCK, _TOP, _LAST, _MORE = (Name(n) for n in ("boundary", "block", "top_round", "last_block", "more"))
+_SPAN, _START, _END, _PIECE, _FIRST, _BAND = (Name(n) for n in ("span", "from", "until", "piece", "first_band", "band"))
+_GROUP, _COLUMN = Name("group"), Name("column_tile")
+_BOUNDARY, _TOP, _LAST, _MORE = (Name(n) for n in ("boundary", "top_round", "last_group", "more"))
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The rounds of all tiles, and the blocks that share them."""
+    """The K steps of all tiles, and the blocks that share them.
 
-    tiles: int
+    Tiles with the same rows are a band. A group of blocks, one for each tile of a band, has a span of the K steps of
+    all bands.
+    """
+
+    bands: int
+    """Tiles below each other, of all products of a batch."""
+    down: int
+    """Those of one product."""
+    across: int
+    """Tiles of a band."""
     rounds: int
-    """Of a tile."""
-    blocks: int
+    """K steps of a tile."""
+    groups: int
+
+    @property
+    def blocks(self) -> int:
+        return self.groups * self.across
 
     @property
     def every(self) -> int:
-        """The rounds of all tiles."""
-        return self.tiles * self.rounds
+        """The K steps of all bands."""
+        return self.bands * self.rounds
 
     @property
     def longest(self) -> int:
-        """The rounds of a span, at most."""
-        return -(-self.every // self.blocks)
+        """The K steps of a span, at most."""
+        return -(-self.every // self.groups)
+
+    @property
+    def boundaries(self) -> int:
+        """Ends of spans that another span follows, in all tiles of a band."""
+        return (self.groups - 1) * self.across
 
     @property
     def parts(self) -> int:
         """Parts of tiles, at most: a boundary of spans inside a tile makes one more of it."""
-        return min(self.tiles, self.blocks - 1) + self.blocks - 1
+        return (min(self.bands, self.groups - 1) + self.groups - 1) * self.across
 
     def shared(self, sums: Sequence[Load], threads: int, tile: Sequence[Statement], whole: Sequence[Statement]) -> Loop:
-        """What a block does: for each tile of its span the sums of some rounds, and results where these are all of
-        them."""
+        """Return what a block does: for each tile of its span the sums of some K steps, and results where these are
+        all of them."""
         left = [Store(self._left(sums, threads), (self._slot, Extent(n), _THREAD), x) for n, x in enumerate(sums)]
-        top = mul(_TILE, Extent(self.rounds))
+        top = mul(_BAND, Extent(self.rounds))
         ends = minimum(_minus(_END, top), Extent(self.rounds))
         body = (
-            Set(_TILE.name, add(_FIRST, _PIECE)),
+            Set(_BAND.name, add(_FIRST, _PIECE)),
+            self._tile(),
             Set(FIRST_ROUND.name, Call("maximum", (_minus(_START, top), ZERO), i64)),
             Set(ROUNDS.name, _minus(ends, FIRST_ROUND)),
             *tile,
@@ -81,8 +104,9 @@ class Spans:
         last = Call("div", (_minus(_END, ONE), Extent(self.rounds)), i64)
         pieces = add(_minus(last, _FIRST), ONE)
         span = (
-            Set(_START.name, self._start(_SPAN)),
-            Set(_END.name, self._start(add(_SPAN, ONE))),
+            *self._place(_SPAN),
+            Set(_START.name, self._start(_GROUP)),
+            Set(_END.name, self._start(add(_GROUP, ONE))),
             Set(_FIRST.name, Call("div", (_START, Extent(self.rounds)), i64)),
             Loop(_PIECE.name, pieces, body, rolled=True),
         )
@@ -95,45 +119,61 @@ class Spans:
         def part(slot: Expr) -> list[Expr]:
             return [Load(left, (slot, Extent(n), _THREAD)) for n in range(len(sums))]
 
-        before = self._start(_minus(_BLOCK, ONE))
+        before = self._start(_minus(_GROUP, ONE))
         # The block before the boundary began with this tile, or with one before it.
         first = Call("where", (less(Name("before"), _TOP), ONE, ZERO), i64)
-        first = add(mul(_minus(_BLOCK, ONE), Extent(2)), first)
-        end = mul(add(_TOP, Extent(self.rounds)), Extent(self.blocks))
-        other = mul(add(_BLOCK, _MORE), Extent(2))
+        first = add(self._slots(_minus(_GROUP, ONE)), first)
+        end = mul(add(_TOP, Extent(self.rounds)), Extent(self.groups))
+        other = self._slots(add(_GROUP, _MORE))
         more = [Store(x.tensor, x.at, Call("add", (x, y), x.dtype)) for x, y in zip(sums, part(other), strict=True)]
         body = (
             *(Store(x.tensor, x.at, y) for x, y in zip(sums, part(first), strict=True)),
             Set(_LAST.name, Call("div", (_minus(end, ONE), Extent(self.every)), i64)),
-            Loop(_MORE.name, add(_minus(_LAST, _BLOCK), ONE), tuple(more), rolled=True),
+            Loop(_MORE.name, add(_minus(_LAST, _GROUP), ONE), tuple(more), rolled=True),
             *place,
             *whole,
         )
         is_inside = less(_TOP, _START)
         is_first = _is("less_equal", Name("before"), _TOP)
         boundary = (
-            Set(_BLOCK.name, add(_BOUNDARY, ONE)),
-            Set(_START.name, self._start(_BLOCK)),
+            *self._place(add(_BOUNDARY, Extent(self.across))),
+            Set(_START.name, self._start(_GROUP)),
             Set("before", before),
-            Set(_TILE.name, Call("div", (_START, Extent(self.rounds)), i64)),
-            Set(_TOP.name, mul(_TILE, Extent(self.rounds))),
+            Set(_BAND.name, Call("div", (_START, Extent(self.rounds)), i64)),
+            self._tile(),
+            Set(_TOP.name, mul(_BAND, Extent(self.rounds))),
             When(both(is_inside, is_first), body),
         )
-        return Loop(_BOUNDARY.name, Extent(self.blocks - 1), boundary, kind="block")
+        return Loop(_BOUNDARY.name, Extent(self.boundaries), boundary, kind="block")
 
     def nbytes(self, sums: int, threads: int, dtype: DType) -> int:
         """The workspace: two places for each block."""
         return 2 * self.blocks * sums * threads * dtype.itemsize
 
-    def _start(self, block: Expr) -> Expr:
-        """The first round of a block, counted through all tiles."""
-        return Call("div", (mul(block, Extent(self.every)), Extent(self.blocks)), i64)
+    def _place(self, block: Expr) -> tuple[Set, Set]:
+        """Set the group of a block, and which tile of a band it has."""
+        return Set(_GROUP.name, divided(block, self.across)), Set(_COLUMN.name, remainder(block, self.across))
+
+    def _tile(self) -> Set:
+        """Set the number of a tile, which counts down a product, then across, then through the batch."""
+        product = divided(_BAND, self.down) if self.bands > self.down else ZERO
+        strip = remainder(_BAND, self.down) if self.bands > self.down else _BAND
+        side = add(mul(product, Extent(self.across)), _COLUMN)
+        return Set("tile", add(mul(side, Extent(self.down)), strip))
+
+    def _start(self, group: Expr) -> Expr:
+        """Return the first K step of a group, counted through all bands."""
+        return Call("div", (mul(group, Extent(self.every)), Extent(self.groups)), i64)
+
+    def _slots(self, group: Expr) -> Expr:
+        """Return the first of two places where a block of a group leaves parts of tiles."""
+        return mul(add(mul(group, Extent(self.across)), _COLUMN), Extent(2))
 
     @property
     def _slot(self) -> Expr:
         """Where a block leaves its part of a tile: in its first place for its first tile, else in the second one."""
         later = Call("where", (_is("equal", _PIECE, ZERO), ZERO, ONE), i64)
-        return add(mul(_SPAN, Extent(2)), later)
+        return add(self._slots(_GROUP), later)
 
     @staticmethod
     def _left(sums: Sequence[Load], threads: int) -> Tensor:

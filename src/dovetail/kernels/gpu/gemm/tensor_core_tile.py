@@ -12,6 +12,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import CHUNK, GROUP_ROWS, BlockTile, chunk_of, depth_of
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
+    SharedTile,
     along,
     copied,
     divided,
@@ -25,18 +26,15 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
+from dovetail.kernels.gpu.pipeline import Groups, Pipeline, Step, Stores, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AwaitCopies,
     AwaitProducts,
     Barrier,
-    CommitCopies,
     Expr,
     Extent,
-    FenceShared,
     Load,
     Loop,
     MultiplyShared,
@@ -183,91 +181,68 @@ class TensorCoreTile:
         ]
 
     def body(self) -> list[Statement]:
-        rounds = self._rounds
-        found = [zeroed(self.sums, self.down * self.across * self.by.sums.count), *self._first_round()]
-        return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
+        sums = zeroed(self.sums, self.down * self.across * self.by.sums.count)
+        steps = self._steps
+        return [sums, *self._first_round(), *steps.start(), *steps.rounds(), *self._done(), Barrier()]
 
     @property
-    def _rounds(self) -> Size:
-        """Rounds of a block over its part of k."""
+    def _steps(self) -> Pipeline:
+        """The steps of a block over its part of k."""
         depth = depth_of(self.dtype) * self.parts
-        return floordiv(self.depth + (depth - 1), depth)
+        rounds, fenced = floordiv(self.depth + (depth - 1), depth), self.tile.by_warpgroup
+        if not self.left_axis:
+            return pipeline(1, rounds, self._stored, self._awaited_products, Stores(fenced))
+        late = tuple(side for side in _BOTH if side not in self.early)
+        constants = self._copied(self.early) if self.early else None
+        # A product by warpgroups may still read the stage of the step before.
+        ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
+        by = Groups(ahead, is_fenced=fenced)
+        given = self.stages, rounds, self._copied(_BOTH), self._products, by
+        return pipeline(*given, constants=constants, first=self._copied(late))
 
     def _first_round(self) -> list[Statement]:
-        return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), Extent(self._rounds)))]
+        return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), self._steps.count))]
 
     def _early_copies(self) -> list[Statement]:
         """The copies of the first stages that start before the kernels that this one follows have ended."""
-        stages = [Extent(stage) for stage in range(self.ahead)] if self.early else []
-        found = [copy for stage in stages for copy in self._copies(stage, stage, self.early)]
-        return [*self._first_round(), *found] if found else []
-
-    @property
-    def ahead(self) -> int:
-        """Stages whose copies are in flight while one is multiplied; 0 where elements are loaded one by one."""
-        # A product by warpgroups may still read the stage of the round before.
-        return self.stages - (2 if self.tile.by_warpgroup else 1) if self.left_axis else 0
-
-    def _pipelined(self, rounds: Size) -> list[Statement]:
-        """Copies for the stages to come are in flight while one is multiplied."""
-        ahead = self.ahead
-        found: list[Statement] = []
-        late = tuple(side for side in _BOTH if side not in self.early)
-        for stage in range(ahead):
-            found += [*self._copies(Extent(stage), Extent(stage), late), CommitCopies()]
-        later = add(Name("round"), Extent(ahead))
-        return [
-            *found,
-            Loop(
-                "round",
-                Extent(rounds),
-                (
-                    AwaitCopies(ahead - 1),
-                    *self._fence(),
-                    Barrier(),
-                    Set("later", later),
-                    *self._copies(Name("later"), remainder(Name("later"), self.stages), _BOTH),
-                    CommitCopies(),
-                    Set("stage", remainder(Name("round"), self.stages)),
-                    *self._products(Name("stage")),
-                ),
-            ),
-            AwaitCopies(0),
-            *self._done(),
-            Barrier(),
-        ]
+        return [*self._first_round(), *self._steps.early()] if self.early and self.left_axis else []
 
     def _done(self) -> list[Statement]:
-        return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
+        return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup and self.left_axis else []
 
-    def _copies(self, number: Expr, stage: Expr, sides: Sequence[str]) -> list[Statement]:
-        k = self._k(number)
+    def _copied(self, sides: Sequence[str]) -> Step:
+        """The copies of some factors for a step."""
         threads, of = self.tile.threads, len(self.rights)
-        found: list[Statement] = []
-        if "left" in sides:
-            found += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
-        for at, right in enumerate(self.rights if "right" in sides else ()):
-            found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
-        return found
+
+        def copies(number: Expr, stage: Expr) -> list[Statement]:
+            k, found = self._k(number), list[Statement]()
+            if "left" in sides:
+                found += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
+            for at, right in enumerate(self.rights if "right" in sides else ()):
+                found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
+            return found
+
+        return copies
 
     def _k(self, number: Expr) -> Expr:
         """The first element of k in a round of this block."""
         return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(depth_of(self.dtype)))
 
-    def _in_turn(self, rounds: Size) -> list[Statement]:
-        """Load, wait, multiply, wait."""
-        k = self._k(Name("round"))
+    def _stored(self, number: Expr, stage: Expr) -> list[Statement]:
+        """Both factors of a step, element by element."""
+        k = self._k(number)
         threads, of = self.tile.threads, len(self.rights)
-        loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
+        found = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
         for at, right in enumerate(self.rights):
-            loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
-        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO), *self._done())
-        return [Loop("round", Extent(rounds), body), Barrier()]
+            found += stored(self.right_tile, right, Name("side"), k, threads, at, of)
+        return found
 
-    def _fence(self) -> list[Statement]:
-        return [FenceShared()] if self.tile.by_warpgroup else []
+    def _awaited_products(self, number: Expr, stage: Expr) -> list[Statement]:
+        """The products of a stage that the next step stores to."""
+        done = [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
+        return [*self._products(number, stage), *done]
 
-    def _products(self, stage: Expr) -> list[Statement]:
+    def _products(self, number: Expr, stage: Expr) -> list[Statement]:
         if self.tile.by_warpgroup:
             return [self.shared_product(stage, divided(ThreadIndex("warp"), 4), self.sums)]
         left, right = self.fragments

@@ -11,13 +11,11 @@ from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.gemm.block_tile import CHUNK_BYTES
+from dovetail.kernels.gpu.gemm.block_tile import CHUNK_BYTES, dynamic_bytes, spread_bytes
 from dovetail.kernels.gpu.gemm.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.gemm.head_rows import STATUS, HeadResults, Heads
-from dovetail.kernels.gpu.gemm.late_results import LateResults
-from dovetail.kernels.gpu.gemm.narrow_results import NarrowResults
+from dovetail.kernels.gpu.gemm.narrow_results import LateResults, NarrowResults
 from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES, WrittenSquares
-from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes, spread_bytes
 from dovetail.kernels.gpu.gemm.stream_k import PARTIAL, Spans
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import Element, Producer, Tiled
@@ -201,10 +199,10 @@ class TileWriter(ABC):
         added = (*of_sums, spans.added(sums, tiled.threads, place, results))
         room = self._room(tiled, spans.blocks)
         first = Launch(spans.blocks, tiled.threads, room, tiled.resident, cycles=tiled.cycles)
-        second = Launch(spans.blocks - 1, tiled.threads)
+        second = Launch(spans.boundaries, tiled.threads)
         kernels = (
             (self._kernel(KernelKind.STREAM_K, shared, first, (PARTIAL, *self._results())), spans.blocks),
-            (self._kernel(KernelKind.SUM_OF_PARTS, added, second, self._results()), spans.blocks - 1),
+            (self._kernel(KernelKind.SUM_OF_PARTS, added, second, self._results()), spans.boundaries),
         )
         return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
 

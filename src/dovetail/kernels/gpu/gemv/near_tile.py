@@ -14,9 +14,11 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import CHUNK, BlockTile, depth_of
 from dovetail.kernels.gpu.gemm.fragments import (
     THREAD,
     Factor,
+    LineTile,
     clamped,
     divided,
     is_multiple,
@@ -28,16 +30,12 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Tiled
+from dovetail.kernels.gpu.pipeline import Groups, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AwaitCopies,
-    Barrier,
-    CommitCopies,
     CopyAsync,
     Expr,
     Extent,
@@ -104,18 +102,19 @@ class NearTile(TensorCoreTile):
         axis, other = axes
         if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(depth, int):
             return None
-        if len(rights) != 1 or axis != "k" or not other or depth % DEPTH:
+        if len(rights) != 1 or axis != "k" or not other or depth % depth_of(dtype):
             return None
         tiles = LAUNCHED_TILES if request.starts_early else NEAR_TILES
         if request.warps:
             tiles = warped_tiles(request.warps, depth)
-        found = [NearTile(tile, mma_of(dtype), left, rights, axis, other, depth) for tile in tiles]
+        by = mma_of(dtype)
+        found = [NearTile(tile, by, left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
             for one in found
             if -(-rows // one.tile.rows) * -(-columns // one.tile.columns) <= device.multiprocessors
             and one.shared_bytes <= min(MOST_BYTES, device.shared_bytes)
-            and depth % (16 * one.tile.warps_deep) == 0
+            and depth % (by.k * one.tile.warps_deep) == 0
         ]
         return min(fitting, key=lambda one: one.cycles(device), default=None)
 
@@ -124,12 +123,14 @@ class NearTile(TensorCoreTile):
         tile, depth, t = self.tile, self.known_depth, device.timings.gemm
         steps = self.steps * (t.step + t.fragment * self.down * self.across)
         work = tile.rows * tile.columns * depth / t.warp_products
-        return device.timings.gemv.read + tile.rows * depth * 2 * (1 / t.copied_bytes) + max(steps, work)
+        return (
+            device.timings.gemv.read + tile.rows * depth * self.dtype.itemsize * (1 / t.copied_bytes) + max(steps, work)
+        )
 
     @property
     def steps(self) -> int:
         """Steps of a warp along k."""
-        return self.known_depth // 16 // self.tile.warps_deep
+        return self.known_depth // self.by.k // self.tile.warps_deep
 
     @property
     def known_depth(self) -> int:
@@ -166,7 +167,7 @@ class NearTile(TensorCoreTile):
             staged=Tensor(PLANES, f32, (tile.rows * pitch, pitch, f32.itemsize), space="shared"),
             planes=tile.warps_deep,
             plane=self.deep,
-            early=self._weights_copied(),
+            early=self._whole.start(),
             cycles=self.cycles(device),
         )
 
@@ -175,27 +176,33 @@ class NearTile(TensorCoreTile):
             Alloc(WEIGHTS, self.dtype, self.weights_tile.count, "shared"),
             Alloc(ROWS, self.dtype, self.rows_tile.count, "shared"),
             Alloc(PLANES, f32, self._planes_bytes // f32.itemsize, "shared"),
-            Alloc("sums", f32, self.down * self.across * 4, "private"),
-            Alloc("a_fragment", self.dtype, self.down * 8, "private"),
-            Alloc("b_fragment", self.dtype, self.across * 4, "private"),
+            *[one for one in TensorCoreTile.allocations(self) if one.space == "private"],
         ]
 
     def body(self) -> list[Statement]:
-        products = [s for number in range(self.steps) for s in self._multiplied(number)]
-        start = [zeroed(self.sums, self.down * self.across * 4), *self._rows_loaded()]
-        return [*start, AwaitCopies(0), Barrier(), *products]
+        start = [zeroed(self.sums, self.down * self.across * self.by.sums.count), *self._rows_loaded()]
+        return [*start, *self._whole.rounds()]
 
-    def _weights_copied(self) -> list[Statement]:
+    @property
+    def _whole(self) -> Pipeline:
+        """All of k as one stage."""
+
+        def used(number: Expr, stage: Expr) -> list[Statement]:
+            return [s for step in range(self.steps) for s in self._multiplied(step)]
+
+        return pipeline(1, 1, self._weights_copied, used, Groups(refill="never"))
+
+    def _weights_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         tile, right, by_row = self.weights_tile, self.rights[0], self.right_axis == "row"
-        chunks, rows = tile.length // CHUNK, tile.length if by_row else tile.lines
+        chunks, rows = tile.length // tile.chunk, tile.length if by_row else tile.lines
 
         def one(line: Expr, chunk: Expr) -> list[Statement]:
-            along = mul(chunk, Extent(CHUNK))
+            along = mul(chunk, Extent(tile.chunk))
             column, k = (add(Name("side"), along), line) if by_row else (add(Name("side"), line), along)
             source, inside = right.source(column, k, rows)
             return [CopyAsync(*tile.place(ZERO, line, chunk), right.tensor, source, inside)]
 
-        return [*self._each_chunk(tile.lines, chunks, one), CommitCopies()]
+        return self._each_chunk(tile.lines, chunks, one)
 
     def _rows_loaded(self) -> list[Statement]:
         """The rows of a tile; where there are no more of them they repeat the last one."""
@@ -205,10 +212,10 @@ class NearTile(TensorCoreTile):
             row = add(Name("top"), line)
             row = row if is_multiple(rows, self.tile.rows) else clamped(row, rows)
             target, place = tile.place(ZERO, line, chunk)
-            value = Load(self.left.tensor, (*self.left.lead, row, add(mul(chunk, Extent(CHUNK)), Name("e"))))
-            return [unrolled("e", CHUNK, Store(target, (*place[:-1], Name("e")), value))]
+            value = Load(self.left.tensor, (*self.left.lead, row, add(mul(chunk, Extent(tile.chunk)), Name("e"))))
+            return [unrolled("e", tile.chunk, Store(target, (*place[:-1], Name("e")), value))]
 
-        return self._each_chunk(tile.lines, self.known_depth // CHUNK, one)
+        return self._each_chunk(tile.lines, self.known_depth // tile.chunk, one)
 
     def _each_chunk(self, lines: int, chunks: int, one: Callable[[Expr, Expr], Sequence[Statement]]) -> list[Statement]:
         """What threads do for each chunk of lines. Those of a thread are a constant apart, so that one address and
@@ -230,17 +237,17 @@ class NearTile(TensorCoreTile):
         return [unrolled("lines", lines // down, unrolled("turn", turns, *body))]
 
     def _multiplied(self, number: int) -> list[Statement]:
-        """A step of a warp: 16 of k, as warps with the same sums take turns along it."""
+        """A step of a warp: the k of a product, as warps with the same sums take turns along it."""
         tile, weights, (left, right) = self.tile, self.weights_tile, self.fragments
         i, j = Name("i"), Name("j")
         top = mul(divided(self.warp, tile.warps_across), Extent(tile.warp_rows))
         side = mul(remainder(self.warp, tile.warps_across), Extent(tile.warp_columns))
-        row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
-        k, b_at = mul(self.deep, Extent(16)), (mul(j, Extent(8)),)
+        row, column = add(top, mul(i, Extent(self.by.m))), add(side, mul(j, Extent(2 * self.by.n)))
+        k, b_at = mul(self.deep, Extent(self.by.k)), (mul(j, Extent(2 * self._layouts[1].count)),)
         lefts = load_left(left, (i, ZERO), self.rows_tile, "k", ZERO, row, k)
         rights = load_right(right, b_at, weights, self.right_axis, ZERO, column, k)
         # Steps are a constant apart: one address and constants give all of them.
-        apart = number * tile.warps_deep * 16 * self.dtype.itemsize
+        apart = number * tile.warps_deep * self.by.k * self.dtype.itemsize
         by_line = apart * weights.pitch if self.right_axis == "row" else apart
         return [
             unrolled("i", self.down, replace(lefts, source=replace(lefts.source, offset=apart))),

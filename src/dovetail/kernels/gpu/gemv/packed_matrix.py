@@ -36,4 +36,34 @@ class Transposed:
         return found
 
 
-__all__ = ["Transposed"]
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """[blocks, stages, columns, k]: what a block reads at a time is one piece of memory."""
+
+    columns: int
+    """Of a block."""
+    depth: int
+    """Elements of k of a stage."""
+    padding: int
+    """Elements after each column."""
+
+    @property
+    def layout(self) -> str:
+        return f"{self.columns} columns, {self.depth} of k at a time, {self.padding} between columns"
+
+    @property
+    def stage(self) -> int:
+        """Elements of a stage."""
+        return self.columns * (self.depth + self.padding)
+
+    def __call__(self, w: Array) -> Array:
+        by_column = Transposed()(w)
+        width, depth = by_column.shape
+        found = np.zeros((width // self.columns, depth // self.depth, self.columns, self.depth + self.padding), w.dtype)
+        bits = np.dtype(f"u{w.dtype.itemsize}")
+        parts = by_column.view(bits).reshape(width // self.columns, self.columns, depth // self.depth, self.depth)
+        found.view(bits)[..., : self.depth] = parts.transpose(0, 2, 1, 3)
+        return found
+
+
+__all__ = ["Staged", "Transposed"]

@@ -8,20 +8,16 @@ from functools import reduce
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32, u64
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, in_pairs, less, plus, remainder
+from dovetail.kernels.gpu.gemm.fragments import LANE, LineTile, both, divided, in_pairs, less, plus, remainder
 from dovetail.kernels.gpu.gemm.scaled_rows import exchanged
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
-from dovetail.kernels.gpu.gemv.stream import ARRIVED, StreamTile
-from dovetail.kernels.gpu.gemv.stream_width import RESIDENT
+from dovetail.kernels.gpu.gemv.stream import RESIDENT, StreamTile
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
     AllocBarriers,
-    AwaitPhase,
-    Barrier,
     Call,
     Expr,
     Extent,
@@ -340,6 +336,8 @@ class RowStream(StreamTile):
         return [a for a in StreamTile.allocations(self) if isinstance(a, AllocBarriers) or a.space == "shared"]
 
     def body(self) -> list[Statement]:
+        return [*self.left_loaded(), *self.steps.rounds()]
+
+    def used(self, number: Expr, stage: Expr) -> list[Statement]:
         assert isinstance(self.weights, LineTile), "bulk copies fill it"
-        sums = self.by_threads.statements(self.weights, self.left_rows, self.planes)
-        return [*self.left_loaded(), AwaitPhase(ARRIVED, ZERO, ZERO), Barrier(), *sums]
+        return self.by_threads.statements(self.weights, self.left_rows, self.planes)

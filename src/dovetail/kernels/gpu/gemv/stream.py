@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import LANES, GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import chunk_of
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
+    LineTile,
+    SharedTile,
     copied,
     divided,
     is_multiple,
@@ -24,31 +27,26 @@ from dovetail.kernels.gpu.gemm.fragments import (
     spread,
     unrolled,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
+from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream_products import UNIT, StreamProducts
-from dovetail.kernels.gpu.gemv.stream_width import RESIDENT, as_good, width_of_block
+from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, Groups, Pipeline, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
     AllocBarriers,
-    AwaitCopies,
-    AwaitPhase,
     Barrier,
     Call,
-    CommitCopies,
     CopyBulk,
-    ExpectBytes,
     Expr,
     Extent,
     Load,
     Loop,
     Name,
     Number,
-    Set,
     Statement,
     Store,
     Tensor,
@@ -57,6 +55,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.matrix_instruction import mma_of
 
 MOST_ROWS = 8
 """Rows up to which it is faster than tiles: at the 16 rows of a short text it takes half as long again."""
@@ -65,12 +64,16 @@ STAGE_BYTES = 16 << 10
 WEIGHT_BYTES = 96 << 10
 """Weights of a block that are in shared memory at once: two blocks fit a multiprocessor, of one kernel or of two."""
 WARPS = 8
-ARRIVED = "arrived"
-"""The barrier that counts the bytes of bulk copies."""
 COPY_BYTES = 16 << 10
 """Bytes of one bulk copy, at most, where it brings several columns."""
 MANY_TURNS = 4
 """Turns of blocks from which it pays that more of them share a multiprocessor."""
+WIDTHS = (64, 32, 16)
+"""Columns of a block, from wide to narrow, where they are neighbours in memory: rows of 32 bytes are the shortest that
+memory reads without waste."""
+MOST_COLUMNS = 64
+RESIDENT = 2
+"""Blocks that a multiprocessor has at once."""
 APART_BYTES = 4096
 """Sums of all warps of a block that have shared memory of their own, at most."""
 
@@ -120,14 +123,15 @@ class StreamTile:
         products = batch if isinstance(batch, int) else 1
         width = width_of_block(products, columns, axis, device)
         warps = WARPS
-        # A stage has 16 of k for each warp.
-        while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
+        # A stage has the k of a product for each warp.
+        k = mma_of(dtype).k
+        while 2 * k * warps > depth or k * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
             warps //= 2
         once = device.evict_first
         found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early, evict_first=once)
         others = rows * found.left_pitch * dtype.itemsize + APART_BYTES
         found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - others))
-        if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
+        if early and axis == "k" and device.bulk_copies and depth % (k * warps) == 0:
             bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
@@ -148,11 +152,16 @@ class StreamTile:
         return self.columns * self.streams
 
     @property
+    def chunk(self) -> int:
+        """Elements of 16 bytes."""
+        return chunk_of(self.dtype)
+
+    @property
     def stage_depth(self) -> int:
         """Elements of k in a stage: as many for each warp."""
         if self.bulk:
             return self.depth
-        least = 16 * self.warps
+        least = mma_of(self.dtype).k * self.warps
         most = max(1, STAGE_BYTES // (self.width * self.dtype.itemsize) // least)
         return least * min(most, -(-self.depth // least))
 
@@ -172,16 +181,11 @@ class StreamTile:
         return self.stages == self.rounds
 
     @property
-    def ahead(self) -> int:
-        """Stages whose copies start before the first product."""
-        return self.rounds if self.is_whole else self.stages - 1
-
-    @property
     def weights(self) -> SharedTile | LineTile:
         if self.bulk:
             return LineTile("weights", self.dtype, self.width, self.depth)
         lines, length = (self.stage_depth, self.width) if self.axis == "row" else (self.width, self.stage_depth)
-        return SharedTile("weights", self.dtype, lines, length // CHUNK, self.stages)
+        return SharedTile("weights", self.dtype, lines, length // self.chunk, self.stages)
 
     @property
     def left_rows(self) -> Tensor:
@@ -192,7 +196,7 @@ class StreamTile:
     @property
     def left_pitch(self) -> int:
         """Elements from one left row to the next."""
-        return self.rounds * self.stage_depth + (CHUNK if self.rows > 1 else 0)
+        return self.rounds * self.stage_depth + (self.chunk if self.rows > 1 else 0)
 
     @property
     def _plane(self) -> int:
@@ -238,11 +242,6 @@ class StreamTile:
         """Whether streams do not take turns, eight columns each, in shared memory."""
         return False
 
-    @property
-    def barriers(self) -> int:
-        """Barriers that count the bytes of bulk copies."""
-        return 1 if self.bulk else 0
-
     def tiled(self) -> Tiled:
         """What a block does for its columns."""
         staged = self.planes
@@ -257,7 +256,7 @@ class StreamTile:
             staged=staged,
             planes=self.warps,
             plane=ThreadIndex("warp"),
-            early=self._first_copies() if self.early else (),
+            early=self.steps.start() if self.early else (),
             scale=None if self.norm is None else self._scale(self.norm, staged),
         )
 
@@ -281,40 +280,33 @@ class StreamTile:
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
             *([Alloc("planes", f32, self.planes_bytes // 4, "shared")] if self.sums_are_apart else []),
-            *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
+            *self.steps.allocations,
             *([] if self.norm is None else [self.norm.allocation()]),
             *self.products.allocations(),
         ]
 
+    @property
+    def steps(self) -> Pipeline:
+        """The stages of all of k: one for each step where all weights fit, and nothing is copied later."""
+        if self.bulk:
+            return pipeline(1, 1, self._columns_copied, self.used, Bulk(by_one=False))
+        by = Groups(refill="never" if self.is_whole else "between")
+        return pipeline(self.stages, self.rounds, self._copies, self.used, by, is_rolled=True)
+
     def body(self) -> list[Statement]:
-        first = [] if self.early else self._first_copies()
+        first = [] if self.early else self.steps.start()
+        # The barrier before the first product is for the left rows too.
         start = [*first, *self.products.zeroed(), *self.left_loaded()]
         # Sums that are not apart overwrite weights.
-        last = [] if self.sums_are_apart else [Barrier()]
-        if self.is_whole:
-            # The barrier before the first product is for the left rows too.
-            each = [s for r in range(self.rounds) for s in self._round(Extent(r), Extent(r), self.rounds - 1 - r)]
-            return [*start, *each, *last]
-        later, stage = Name("later"), Name("stage")
-        refill = (
-            Set("later", add(Name("round"), Extent(self.ahead))),
-            *self._copies(later, remainder(later, self.stages)),
-            CommitCopies(),
-        )
-        await_one, barrier, *products = self._round(Name("round"), stage, self.ahead - 1)
-        body = (await_one, barrier, *refill, Set("stage", remainder(Name("round"), self.stages)), *products)
-        return [*start, Loop("round", Extent(self.rounds), body, rolled=True), AwaitCopies(0), *last]
+        last = [] if self.sums_are_apart and not self.is_filled_again else [Barrier()]
+        return [*start, *self.steps.rounds(), *last]
 
-    def _first_copies(self) -> list[Statement]:
-        """The copies of the first stages, each of them a group that can be awaited."""
-        if self.bulk:
-            return self._bulk_copies()
-        found: list[Statement] = []
-        for stage in range(self.ahead):
-            found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
-        return found
+    @property
+    def is_filled_again(self) -> bool:
+        """Whether the next run of the kernel, or of a pass, may fill stages before all warps have read them."""
+        return False
 
-    def _bulk_copies(self) -> list[Statement]:
+    def _columns_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         """Copies of columns. Where there are no more of them they bring the last ones, whose sums are not used."""
         tile, item = self.weights, self.dtype.itemsize
         assert isinstance(tile, LineTile), "it is filled by bulk copies"
@@ -322,19 +314,15 @@ class StreamTile:
         # Columns that are apart as lines are come together; those of several streams take turns.
         lines = next(n for n in (CHUNK, 4, 2, 1) if n == 1 or n * tile.pitch * item <= COPY_BYTES) if padded else 1
         nbytes = lines * tile.pitch * item if padded else self.depth * item
-        is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
-        copies = self.width // lines
-        gains = 0 if self.norm is None else self.norm.nbytes
-        found: list[Statement] = [When(is_first, (ExpectBytes(ARRIVED, ZERO, copies * nbytes + gains),))]
-        found += self._gains_copied()
+        found = self._gains_copied()
         for at, right in enumerate(self.rights):
             line = mul(Name("copy"), Extent(lines))
             column = add(Name("side"), line)
             if not is_multiple(right.rows, self.columns):
                 column = Call("minimum", (column, Extent(right.rows - lines)), i64)
-            target, place = tile.place(ZERO, spread(line, at, self.streams), ZERO)
+            target, place = tile.place(stage, spread(line, at, self.streams), ZERO)
             source = right.tensor, (*right.lead, column, ZERO)
-            copy = CopyBulk(target, place, *source, nbytes, ARRIVED, ZERO, self.evict_first)
+            copy = CopyBulk(target, place, *source, nbytes, ARRIVED, stage, self.evict_first)
             found.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
         return found
 
@@ -342,9 +330,8 @@ class StreamTile:
         """One thread copies the gains with the first weights."""
         if self.norm is None:
             return []
-        gain, is_first = self.norm.gain, Call("equal", (ThreadIndex("thread"), ZERO), bool_)
         target = self.norm.gains, (ZERO, ZERO)
-        return [When(is_first, (CopyBulk(*target, gain, (ZERO,), self.norm.nbytes, ARRIVED, ZERO),))]
+        return [When(IS_FIRST, (CopyBulk(*target, self.norm.gain, (ZERO,), self.norm.nbytes, ARRIVED, ZERO),))]
 
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
         assert isinstance(self.weights, SharedTile), "bulk copies are all of them"
@@ -356,32 +343,122 @@ class StreamTile:
 
     def left_loaded(self) -> list[Statement]:
         """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
-        groups = self.rounds * self.stage_depth // CHUNK
-        is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, CHUNK)
+        chunk = self.chunk
+        groups = self.rounds * self.stage_depth // chunk
+        is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, chunk)
 
         def one(own: Expr) -> list[Statement]:
             row, group = (ZERO, own) if self.rows == 1 else (divided(own, groups), remainder(own, groups))
-            first = mul(group, Extent(CHUNK))
+            first = mul(group, Extent(chunk))
             k = add(first, Name("e"))
             if not is_dense:
                 value = cast_to(self.left.element(row, k), self.dtype)
-                return [unrolled("e", CHUNK, Store(self.left_rows, (row, k), value))]
+                return [unrolled("e", chunk, Store(self.left_rows, (row, k), value))]
             inside = less(first, Extent(self.depth))
             loaded = Load(self.left.tensor, (*self.left.lead, row, k))
             zero = Number(0.0, self.dtype)
             outside = Call("bit_not", (inside,), bool_)
-            stores = [When(inside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), loaded)),))]
+            stores = [When(inside, (unrolled("e", chunk, Store(self.left_rows, (row, k), loaded)),))]
             if self.depth % self.stage_depth:
-                stores.append(When(outside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), zero)),)))
+                stores.append(When(outside, (unrolled("e", chunk, Store(self.left_rows, (row, k), zero)),)))
             return [*stores]
 
         return shared_by(self.threads, self.rows * groups, one, most=1)
 
-    def _round(self, number: Expr, stage: Expr, pending: int) -> list[Statement]:
-        """Wait for a stage and multiply it: every warp has a part of its k."""
-        arrive = AwaitPhase(ARRIVED, ZERO, ZERO) if self.bulk else AwaitCopies(pending)
+    def used(self, number: Expr, stage: Expr) -> list[Statement]:
+        """Multiply a stage: every warp has a part of its k."""
         first = mul(number, Extent(self.stage_depth))
-        return [arrive, Barrier(), self.products.stage(self.weights, stage, self.left_rows, first)]
+        return [self.products.stage(self.weights, stage, self.left_rows, first)]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRing(StreamTile):
+    """A tile of a stream whose weights do not fit shared memory: bulk copies fill a ring of stages.
+
+    Weights are packed in the order in which blocks read them, so that one copy brings a stage of a stream. A stage is
+    copied again as soon as all warps have read it. No thread waits for copies of others, so that the first ones may
+    start any time before, while other kernels run.
+    """
+
+    @staticmethod
+    def from_tile(tile: StreamTile, columns: Size, device: GpuDevice) -> StreamRing | None:
+        """The same tile as a ring; None where all weights fit, or are not whole stages."""
+        if not tile.early or not device.bulk_copies or tile.axis != "k" or tile.is_whole or tile.bulk:
+            return None
+        if not is_multiple(columns, tile.columns) or tile.depth % tile.stage_depth:
+            return None
+        values = {name: getattr(tile, name) for name in tile.__dataclass_fields__}
+        found = StreamRing(**values)
+        return found if found.stages > 1 and RESIDENT * found.shared_bytes <= device.shared_bytes else None
+
+    @property
+    def pack(self) -> Staged:
+        return Staged(self.columns, self.stage_depth, self.chunk)
+
+    def packed(self, right: Factor, name: str, first: Size) -> Factor:
+        """A right factor, from a column on, as it is once packed."""
+        item = right.tensor.dtype.itemsize
+        stage = self.pack.stage * item
+        strides = (self.rounds * stage, stage)
+        offset = floordiv(first, self.columns) * strides[0]
+        return replace(right, tensor=Tensor(name, right.tensor.dtype, strides, offset))
+
+    @property
+    def stages(self) -> int:
+        """As many as fit, of those that are filled equally often."""
+        one = self.pack.stage * self.streams * self.dtype.itemsize
+        return max([n for n in range(1, self.rounds) if self.rounds % n == 0 and n * one <= self.room], default=1)
+
+    @property
+    def weights(self) -> LineTile:
+        return LineTile("weights", self.dtype, self.width, self.stage_depth, self.stages)
+
+    @property
+    def streams_are_apart(self) -> bool:
+        return True
+
+    @property
+    def steps(self) -> Pipeline:
+        """One thread copies a stage."""
+        return pipeline(self.stages, self.rounds, self._stage_copied, self.used, Bulk(), is_rolled=True)
+
+    @property
+    def is_filled_again(self) -> bool:
+        return True
+
+    def _stage_copied(self, number: Expr, stage: Expr) -> list[Statement]:
+        nbytes, found = self.pack.stage * self.dtype.itemsize, list[Statement]()
+        for at, right in enumerate(self.rights):
+            target, place = self.weights.place(stage, Extent(at * self.columns), ZERO)
+            source = (divided(Name("side"), self.columns), number)
+            found.append(CopyBulk(target, place, right.tensor, source, nbytes, ARRIVED, stage, self.evict_first))
+        return found
+
+
+def width_of_block(batch: int, columns: int, axis: str, device: GpuDevice) -> int:
+    """Columns of a block."""
+    if axis == "row":
+        # Where columns are few, more of k in flight makes up for multiprocessors that have none.
+        enough = [w for w in WIDTHS if batch * -(-columns // w) * 10 >= 9 * device.multiprocessors]
+        return enough[0] if enough else WIDTHS[-1]
+
+    def busiest(width: int) -> int:
+        """Columns of the multiprocessor that has the most."""
+        return -(-batch * -(-columns // width) // device.multiprocessors) * width
+
+    return min(range(MOST_COLUMNS, 0, -CHUNK), key=busiest)
+
+
+def as_good(width: int, batch: int, columns: int, device: GpuDevice) -> list[int]:
+    """Columns of a block, from `width` to fewer, that give no multiprocessor more; blocks at once stay at once."""
+    count = device.multiprocessors
+
+    def blocks(of: int) -> int:
+        return batch * -(-columns // of)
+
+    at_once = RESIDENT * count if blocks(width) <= RESIDENT * count else blocks(CHUNK)
+    busiest = -(-blocks(width) // count) * width
+    return [w for w in range(width, 0, -CHUNK) if blocks(w) <= at_once and -(-blocks(w) // count) * w <= busiest]
 
 
 def _for_turns(tiles: Sequence[StreamTile], products: int, columns: int, device: GpuDevice) -> StreamTile:
@@ -396,4 +473,4 @@ def _for_turns(tiles: Sequence[StreamTile], products: int, columns: int, device:
     return more[0] if more else widest
 
 
-__all__ = ["MOST_ROWS", "StreamTile"]
+__all__ = ["MOST_ROWS", "RESIDENT", "WEIGHT_BYTES", "StreamRing", "StreamTile"]

@@ -14,6 +14,8 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
+    LineTile,
+    SharedTile,
     clamped,
     divided,
     less,
@@ -23,7 +25,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import Element
 from dovetail.kernels.gpu.gemv.row_norm import Squares

@@ -26,13 +26,13 @@ from dovetail.kernels.loops.ir import (
     Done,
     Expr,
     Extent,
+    FieldRole,
     Kernel,
     Launch,
     Loop,
     Name,
     Number,
     Rewriting,
-    Role,
     Set,
     Statement,
     Store,
@@ -245,7 +245,7 @@ class Renaming(Rewriting):
             return replace(part, pointer=pointer, space=space, strides=(0,) * gone + part.strides[gone:])
         return self.inside(part)
 
-    def named(self, role: Role, name: str) -> str:
+    def named(self, role: FieldRole, name: str) -> str:
         if role.kind != "name":
             return self.pointer(name)
         return self.local(name) if name else name

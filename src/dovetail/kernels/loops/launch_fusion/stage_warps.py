@@ -15,7 +15,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.gpu_schedule import Tile, tile_of
+from dovetail.kernels.loops.gpu_schedule import TileBody, tile_of
 from dovetail.kernels.loops.ir import (
     Barrier,
     Call,
@@ -157,7 +157,7 @@ def _by_row(stage: StageBody, row: Expr, lanes: int) -> Body | None:
     return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(found)
 
 
-def _of_rows(tile: Tile, count: Size, index: Index) -> tuple[Statement, ...] | None:
+def _of_rows(tile: TileBody, count: Size, index: Index) -> tuple[Statement, ...] | None:
     """The tile of a stage whose warps have a row each, for the row of a warp; None where its index is no row."""
     sets = [s for s in tile.body if isinstance(s, Set) and s.name == index.name]
     if len(sets) != 1 or not isinstance(count, int):

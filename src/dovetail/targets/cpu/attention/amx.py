@@ -21,7 +21,7 @@ from dovetail.ir.dtype import bf16
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.functions import Shared, finished, integer, read, weight, written
 from dovetail.targets.cpu.attention.online import OnlineSoftmax, Products
-from dovetail.targets.cpu.attention.pack_kv import Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 
@@ -41,8 +41,8 @@ class _Pairs(VectorBuilder, PairBuilder):
         super().__init__(device)
         self.emulated = not device.emits("amx_bf16")
 
-    def finished(self, stem: str, *given: Parameter) -> Shared:
-        return shared_function(self.function(Signature(stem, given)))
+    def finished(self, stem: str, *parameters: Parameter) -> Shared:
+        return shared_function(self.function(Signature(stem, parameters)))
 
 
 @lru_cache(64)
@@ -96,8 +96,8 @@ def _square(t: _Pairs, x: Ptr, to: Ptr, left: I64 | None) -> None:
         if left is None:
             return str(t.load(t.ptr_add(x, t.mul(key, I64("%stride")))))
         is_there = t.icmp("slt", key, left)
-        found = t.load(t.ptr_add(x, t.mul(t.select_int(is_there, key, 0), I64("%stride"))))
-        return str(t.select_vec(is_there, found, ZERO))
+        loaded = t.load(t.ptr_add(x, t.mul(t.select_int(is_there, key, 0), I64("%stride"))))
+        return str(t.select_vec(is_there, loaded, ZERO))
 
     pairs = [t.paired(row(key), row(key + 1)) for key in range(0, STEPS, 2)]
     turned = t.transpose([Vec(t.let(f"bitcast {_SHORTS} {pair} to {t.vec}")) for pair in pairs])
@@ -144,8 +144,8 @@ def pair_weights_function(device: CpuDevice, block: int, dv: int, *, twos: bool)
     with t.loop(t.add(pairs, t.zext(is_odd)), t.mul(t.ceil_div(I64("%count"), STEPS), STEPS // 2)) as pair:
         for i in range(WIDE):
             t.store(ZERO, t.ptr_add(t.ptr_add(Ptr("%p"), t.mul(pair, ROW_BYTES)), i * block // 2 * ROW_BYTES))
-    given = (read("s"), integer("count"), read("top"), written("l"), written("p"), read("v"))
-    return t.finished("amx.weights", *given)
+    parameters = (read("s"), integer("count"), read("top"), written("l"), written("p"), read("v"))
+    return t.finished("amx.weights", *parameters)
 
 
 @lru_cache(64)
@@ -163,11 +163,11 @@ def highest_function(device: CpuDevice) -> Shared:
         for chain in range(chains):
             of = slice(WIDE * chain, WIDE * (chain + 1))
             state.vectors[of] = larger(state.vectors[of], t.add(t.mul(state.index, chains), chain))
-    found = state.vectors[:WIDE]
+    highest = state.vectors[:WIDE]
     for chain in range(1, chains):
         others = state.vectors[WIDE * chain : WIDE * (chain + 1)]
-        found = [t.fmax(x, y) for x, y in zip(others, found, strict=True)]
-    with t.carry(t.mul(whole, chains), I64("%count"), found) as last:
+        highest = [t.fmax(x, y) for x, y in zip(others, highest, strict=True)]
+    with t.carry(t.mul(whole, chains), I64("%count"), highest) as last:
         last.vectors[:] = larger(last.vectors, last.index)
     for i, x in enumerate(last.vectors):
         t.store(x, t.ptr_add(Ptr("%top"), i * t.bytes))
@@ -209,15 +209,15 @@ def tile_scores_function(d: int, *, emulated: bool) -> Shared:
             t.zero(tile)
         _add_products(t, d // STEPS, [k, t.ptr_add(k, strip)], TILE_BYTES, q)
         _each_sum(t.store, t, t.ptr_add(Ptr("%s"), t.mul(group, 2 * ROWS * _ROW)))
-    given = (read("k"), read("q"), written("s"), integer("groups"))
-    return shared_function(t.function(Signature("amx.scores", given)))
+    parameters = (read("k"), read("q"), written("s"), integer("groups"))
+    return shared_function(t.function(Signature("amx.scores", parameters)))
 
 
 @lru_cache(64)
 def tile_results_function(d: int, dv: int, block: int, *, emulated: bool) -> Shared:
     """o[c, i] = o[c, i] + Σ_j v[j, c] · p[j, i] for `groups` of 32 keys; the keys of the next block are prefetched."""
     t, parts = _configured(emulated=emulated), dv // (2 * ROWS)
-    # Those of as many keys as a step has, in parts.
+    # Columns for as many keys as a step has, part by part.
     lines = -(-d * STEPS * bf16.itemsize // parts // ROW_BYTES)
     p = [Ptr("%p"), t.ptr_add(Ptr("%p"), block // 2 * ROW_BYTES)]
     with t.loop(0, parts) as part:
@@ -226,8 +226,8 @@ def tile_results_function(d: int, dv: int, block: int, *, emulated: bool) -> Sha
         ahead = t.ptr_add(Ptr("%ahead"), t.mul(t.mul(part, I64("%groups")), ROW_BYTES * lines))
         _add_products(t, I64("%groups"), [v, t.ptr_add(v, TILE_BYTES)], dv * ROW_BYTES, p, (ahead, lines))
         _each_sum(t.store, t, o)
-    given = (read("v"), read("p"), written("o"), integer("groups"), read("ahead"))
-    return shared_function(t.function(Signature("amx.results", given)))
+    parameters = (read("v"), read("p"), written("o"), integer("groups"), read("ahead"))
+    return shared_function(t.function(Signature("amx.results", parameters)))
 
 
 def _add_products(
@@ -290,7 +290,7 @@ class TileProducts(Products):
     """Products on tiles of AMX, in bf16."""
 
     keeps_maxima = False
-    packing = Packing(
+    packing = KeyValuePacking(
         bf16.itemsize,
         STEPS,
         lambda a, name: (tile_keys_function if name == "k" else tile_values_function)(a.device, a.width(name)),

@@ -57,8 +57,8 @@ def normalise_function(device: CpuDevice, wide: int) -> Shared:
             state.vectors[i] = t.fma(x, slope, state.vectors[i])
     for i in range(wide):
         t.store(state.vectors[i], t.ptr_add(lost, i * t.bytes), t.bytes)
-    given = (written("p"), read("dp"), integer("count"), read("factor"), written("lost"))
-    return finished(t, "attend_normalise", given)
+    parameters = (written("p"), read("dp"), integer("count"), read("factor"), written("lost"))
+    return finished(t, "attend_normalise", parameters)
 
 
 @lru_cache(64)
@@ -74,8 +74,8 @@ def slopes_function(device: CpuDevice, wide: int) -> Shared:
             here = t.ptr_add(t.ptr_add(dp, at), i * t.bytes)
             own = t.fmul(t.load(t.ptr_add(t.ptr_add(p, at), i * t.bytes), t.bytes), factor)
             t.store(t.fmul(own, t.fsub(t.load(here, t.bytes), lost[i])), here, t.bytes)
-    given = (read("p"), written("dp"), integer("count"), read("lost"), Parameter("float", "factor"))
-    return finished(t, "attend_slopes", given)
+    parameters = (read("p"), written("dp"), integer("count"), read("lost"), Parameter("float", "factor"))
+    return finished(t, "attend_slopes", parameters)
 
 
 @lru_cache(64)
@@ -104,12 +104,12 @@ def sums_function(device: CpuDevice, wide: int, vectors: int) -> Shared:
                 for j in range(keys):
                     number = t.splat_lane(held[j], r) if by_lane else t.load_splat(t.ptr_add(own[j], 4 * r))
                     place = slice(j * vectors, (j + 1) * vectors)
-                    sums = state.vectors[place]
-                    state.vectors[place] = [t.fma(v, number, s) for v, s in zip(xs, sums, strict=True)]
+                    accumulators = state.vectors[place]
+                    state.vectors[place] = [t.fma(v, number, s) for v, s in zip(xs, accumulators, strict=True)]
         for i, total in enumerate(state.vectors):
             t.store(total, t.ptr_add(rows[i // vectors], i % vectors * t.bytes), t.bytes)
-    given = (read("p"), read("x"), written("to"), integer("pitch"), integer("count"))
-    return finished(t, "attend_sums", given)
+    parameters = (read("p"), read("x"), written("to"), integer("pitch"), integer("count"))
+    return finished(t, "attend_sums", parameters)
 
 
 @lru_cache(64)
@@ -130,8 +130,8 @@ def padded_function(device: CpuDevice, d: int) -> Shared:
             t.store(t.load(t.ptr_add(row, at)), t.ptr_add(onto, at), t.bytes)
         with t.loop(t.mul(whole, t.lanes), d) as c:
             t.store_f32(t.load_f32(t.ptr_add(row, t.mul(c, step))), t.ptr_add(onto, t.mul(c, 4)))
-    given = (read("x"), integer("stride"), integer("step"), integer("rows"), integer("total"), written("to"))
-    return finished(t, "attend_padded", given)
+    parameters = (read("x"), integer("stride"), integer("step"), integer("rows"), integer("total"), written("to"))
+    return finished(t, "attend_padded", parameters)
 
 
 @lru_cache(64)
@@ -158,17 +158,17 @@ _SLACK = 16
 class AttendBack(Attend):
     """The backward pass of an attention on a device."""
 
-    wanted: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
     """The operands whose gradients are written, of q, k and v."""
 
     @staticmethod
-    def of(device: CpuDevice, of: Attention, wanted: tuple[str, ...]) -> AttendBack:
-        return AttendBack(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device, wanted=wanted)
+    def of(device: CpuDevice, of: Attention, gradients: tuple[str, ...]) -> AttendBack:
+        return AttendBack(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device, gradients=gradients)
 
     @property
     def pointers(self) -> tuple[str, ...]:
         masks = (n for n in ("mask", "keep") if n in self.strides)
-        return ("q", "k", "v", *masks, "g", *(f"d{n}" for n in self.wanted))
+        return ("q", "k", "v", *masks, "g", *(f"d{n}" for n in self.gradients))
 
     @property
     def wide(self) -> int:
@@ -199,19 +199,21 @@ class AttendBack(Attend):
         """The workspace of a block with `wide` vectors of queries, in bytes, less what depends on the keys."""
         lanes = self.device.lanes
         row = 4 * lanes * wide
-        found = {"columns": self.d * row, "slopes": self.dv * row, "accumulators": self.d * row}
-        found |= {"q_rows": padded(self.d, lanes) * row, "g_rows": padded(self.dv, lanes) * row}
+        regions = {"columns": self.d * row, "slopes": self.dv * row, "accumulators": self.d * row}
+        regions |= {"q_rows": padded(self.d, lanes) * row, "g_rows": padded(self.dv, lanes) * row}
         return (
-            found | dict.fromkeys(("maxima", "sums", "factor", "lost", "rescale"), row) | {"buffer": 4 * lanes * lanes}
+            regions
+            | dict.fromkeys(("maxima", "sums", "factor", "lost", "rescale"), row)
+            | {"buffer": 4 * lanes * lanes}
         )
 
     def key_regions(self) -> dict[str, int]:
         """Bytes of workspace for each key."""
         lanes = self.device.lanes
         row = 4 * lanes * ATTENTION.wide
-        found = {"k": 4 * self.d, "v": 4 * self.dv, "scores": row, "dp": row}
-        found |= {"dk": 4 * padded(self.d, lanes), "dv": 4 * padded(self.dv, lanes)}
-        return found | {name: row for name in self.masks_by_row()}
+        regions = {"k": 4 * self.d, "v": 4 * self.dv, "scores": row, "dp": row}
+        regions |= {"dk": 4 * padded(self.d, lanes), "dv": 4 * padded(self.dv, lanes)}
+        return regions | {name: row for name in self.masks_by_row()}
 
 
 def backward_code(problem: AttendBack) -> AttendCode:
@@ -249,7 +251,7 @@ class _Driver(AttendBuilder):
                     room = {**self.regions(a.regions(wide)), **held}
                     _Block(self, wide, own, first, rows, room).run()
         for name, width in (("k", a.d), ("v", a.dv)):
-            if name in a.wanted:
+            if name in a.gradients:
                 stride = self.size(a.strides[f"d{name}"][-2])
                 unpadded = unpadded_function(a.device, width)
                 self.call_shared(unpadded, held[f"d{name}"], self.size(a.keys), at[f"d{name}"], stride)
@@ -257,12 +259,12 @@ class _Driver(AttendBuilder):
     def _held(self) -> dict[str, Ptr]:
         """The regions that have a row for each key."""
         room = self.round_up(self.add(self.size(self.back.keys), _SLACK), _SLACK)
-        found: dict[str, Ptr] = {}
+        pointers: dict[str, Ptr] = {}
         before = 0
         for name, bytes in self.back.key_regions().items():
-            found[name] = self.ptr_add(self.ptr_add(SCRATCH, self.fixed), self.mul(room, before))
+            pointers[name] = self.ptr_add(self.ptr_add(SCRATCH, self.fixed), self.mul(room, before))
             before += bytes
-        return found
+        return pointers
 
     def _begin(self, at: Mapping[str, Ptr], held: Mapping[str, Ptr]) -> None:
         """Pack keys and values, and clear the sums of their gradients."""
@@ -314,8 +316,8 @@ class _Block(QueryBlock):
             self._as_columns(x, stride, step, i, a.dv, 1.0, t.ptr_add(self.room["slopes"], i * t.bytes), "float")
         for name, width in (("q", a.d), ("g", a.dv)):
             stride, step = (t.size(s) for s in a.strides[name][-2:])
-            given = (self.at[name], stride, step, self.rows, self.wide * t.lanes, self.room[f"{name}_rows"])
-            t.call_shared(padded_function(t.device, width), *given)
+            arguments = (self.at[name], stride, step, self.rows, self.wide * t.lanes, self.room[f"{name}_rows"])
+            t.call_shared(padded_function(t.device, width), *arguments)
 
     def _score(self, low: Int, count: I64) -> None:
         """The scores of all keys, bent and masked, and their maxima."""
@@ -349,17 +351,17 @@ class _Block(QueryBlock):
             factor = t.select(own, t.inverse(total), t.constant(0.0))
             t.store(factor, t.ptr_add(self.room["factor"], i * t.bytes), t.bytes)
         self._products("slopes", "v", a.dv, "dp", low, count)
-        given = (p, dp, count, self.room["factor"], self.room["lost"])
-        t.call_shared(normalise_function(t.device, self.wide), *given)
-        if "v" in a.wanted:
+        arguments = (p, dp, count, self.room["factor"], self.room["lost"])
+        t.call_shared(normalise_function(t.device, self.wide), *arguments)
+        if "v" in a.gradients:
             self._add_sums(p, "g_rows", "dv", a.dv, low, count)
         scale = F32(literal(a.scale, f32))
         t.call_shared(slopes_function(t.device, self.wide), p, dp, count, self.room["lost"], scale)
         if a.hides_slopes:
             self._hide(low, count)
-        if "k" in a.wanted:
+        if "k" in a.gradients:
             self._add_sums(dp, "q_rows", "dk", a.d, low, count)
-        if "q" in a.wanted:
+        if "q" in a.gradients:
             self._write_queries(low, count)
 
     def _fill(self, name: str, number: float) -> None:
@@ -372,11 +374,11 @@ class _Block(QueryBlock):
         t, a = self.t, self.back
         with t.loop(0, count) as j:
             key = t.add(low, j)
-            given = {n: self._masked(n, key, j) for n in ("mask", "keep") if n in a.strides}
+            masks = {n: self._masked(n, key, j) for n in ("mask", "keep") if n in a.strides}
             keys = t.splat_i32(key) if a.causal else None
             for i in range(self.wide):
                 own = t.positions(self.first, i) if a.causal else None
-                visible = t.visible({n: v[i] for n, v in given.items()}, keys, own)
+                visible = t.visible({n: v[i] for n, v in masks.items()}, keys, own)
                 here = t.ptr_add(t.ptr_add(self.room["dp"], t.mul(j, self.row)), i * t.bytes)
                 if visible is not None:
                     t.store(t.select(visible, t.load(here, t.bytes), t.constant(0.0)), here, t.bytes)
@@ -394,9 +396,9 @@ class _Block(QueryBlock):
         pitch = vectors * t.bytes
         onto = t.ptr_add(self.room[to], t.mul(low, pitch))
         for c in range(0, vectors, most):
-            sums = sums_function(t.device, self.wide, min(most, vectors - c))
+            function = sums_function(t.device, self.wide, min(most, vectors - c))
             at = c * t.bytes
-            t.call_shared(sums, p, t.ptr_add(self.room[rows], at), t.ptr_add(onto, at), pitch, count)
+            t.call_shared(function, p, t.ptr_add(self.room[rows], at), t.ptr_add(onto, at), pitch, count)
 
     def _write_queries(self, low: Int, count: I64) -> None:
         """The gradients of the queries: ds times the keys."""

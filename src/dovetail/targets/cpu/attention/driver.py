@@ -49,9 +49,9 @@ class _Driver(AttendBuilder):
         a = self.problem
         if a.is_few:
             return offsets_of(few_regions(a, a.few_rows))[1]
-        found: Size = a.room + self.packed.bytes
+        room: Size = a.room + self.packed.bytes
         # A few keys more, because they are scored several at a time.
-        return found if a.rotated is None else found + (a.keys + self.lanes) * (4 * a.d)
+        return room if a.rotated is None else room + (a.keys + self.lanes) * (4 * a.d)
 
     def tile(self, number: I64) -> None:
         """Find the place of a tile, then attend with as few vectors as its queries need."""

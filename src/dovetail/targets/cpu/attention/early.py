@@ -60,8 +60,8 @@ def _called(value: Value, device: CpuDevice) -> Sequence[SharedFunction]:
 def _job(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     offers = offer_backward if isinstance(step.value.op, BackwardOp) else offer_online
     offer = offers(StepProblem(step, locations, device))
-    found = offer.build() if isinstance(offer, Offer) else None
-    return found if isinstance(found, Job) else None
+    job = offer.build() if isinstance(offer, Offer) else None
+    return job if isinstance(job, Job) else None
 
 
 def _is_attention(value: Value) -> bool:
@@ -85,10 +85,10 @@ def _scores(weights: Value) -> Value | None:
 
 def _is_bare(weights: Value) -> bool:
     """Whether nothing but a scale comes between the product of queries and keys and the softmax."""
-    found = _scores(weights)
-    while found is not None and found.op in (ops.mul, ops.div):
-        found = found.operands[0]
-    return found is not None and found.op in (ops.matmul, library.scores)
+    scores = _scores(weights)
+    while scores is not None and scores.op in (ops.mul, ops.div):
+        scores = scores.operands[0]
+    return scores is not None and scores.op in (ops.matmul, library.scores)
 
 
 __all__ = ["early_functions", "early_in_training"]

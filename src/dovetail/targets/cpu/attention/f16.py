@@ -20,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.few import FewQueries, Group, rows_at_once, summed_rows
 from dovetail.targets.cpu.attention.functions import Shared, finished, integer, read, weights_function, written
 from dovetail.targets.cpu.attention.online import Products
-from dovetail.targets.cpu.attention.pack_kv import Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
 
@@ -35,7 +35,7 @@ CHAINS = 4
 FEATURES = 4
 """Features of values that are added up at once."""
 TURNS = 2
-"""Sums of a feature: keys take turns."""
+"""Accumulators of a feature: keys go to them in turn."""
 _ITEM = 2
 _VECTOR = _ITEM * LANES
 _ROW, _FLOATS = WIDE * _VECTOR, 4 * LANES * WIDE
@@ -57,11 +57,11 @@ class Halves(VectorBuilder):
 
     def wide(self, x: Vec) -> list[str]:
         """Both halves of a vector, as f32."""
-        found: list[str] = []
+        parts: list[str] = []
         for first in (0, LANES // 2):
             part = self.shuffle(x, x, range(first, first + LANES // 2))
-            found.append(self.let(f"fpext <{LANES // 2} x half> {part} to {self.four}"))
-        return found
+            parts.append(self.let(f"fpext <{LANES // 2} x half> {part} to {self.four}"))
+        return parts
 
     def load_four(self, at: Ptr) -> str:
         return self.let(f"load {self.four}, ptr {at}, align 4")
@@ -96,7 +96,7 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
     t = Halves(device)
     rows = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(KEYS)]
     with t.carry(0, d // (CHAINS * LANES), [ZERO] * (KEYS * WIDE * CHAINS)) as state:
-        sums = state.vectors
+        accumulators = state.vectors
         keys, queries = t.mul(state.index, CHAINS * _VECTOR), t.mul(state.index, CHAINS * LANES * _ROW)
         at = [t.ptr_add(row, keys) for row in rows]
         held = [[t.load(t.ptr_add(key, _VECTOR * chain), 2) for key in at] for chain in range(CHAINS)]
@@ -107,12 +107,12 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
                     one = t.splat_lane(held[chain][j], feature)
                     for i in range(WIDE):
                         place = (j * WIDE + i) * CHAINS + chain
-                        sums[place] = t.fma(q[i], one, sums[place])
+                        accumulators[place] = t.fma(q[i], one, accumulators[place])
     for cell in range(KEYS * WIDE):
-        found = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
-        while len(found) > 1:
-            found = [t.fadd(x, y) for x, y in zip(found[::2], found[1::2], strict=True)]
-        for part, four in enumerate(t.wide(found[0])):
+        chains = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
+        while len(chains) > 1:
+            chains = [t.fadd(x, y) for x, y in zip(chains[::2], chains[1::2], strict=True)]
+        for part, four in enumerate(t.wide(chains[0])):
             t.store_four(four, t.ptr_add(Ptr("%s"), 4 * LANES * cell + 2 * LANES * part))
     return finished(t, "attend_half_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -127,8 +127,8 @@ def half_values_function(device: CpuDevice) -> Shared:
         for turn in range(TURNS):
             of = slice(turn * count, (turn + 1) * count)
             state.vectors[of] = _added(t, state.vectors[of], t.add(t.mul(state.index, TURNS), turn))
-    sums = state.vectors[:count]
-    with t.carry(t.mul(whole, TURNS), I64("%count"), sums) as left:
+    accumulators = state.vectors[:count]
+    with t.carry(t.mul(whole, TURNS), I64("%count"), accumulators) as left:
         left.vectors[:] = _added(t, left.vectors, left.index)
     totals = [t.fadd(x, y) for x, y in zip(left.vectors, state.vectors[count:], strict=True)]
     old = [t.load_four(t.ptr_add(Ptr("%rescale"), 16 * part)) for part in range(2 * WIDE)]
@@ -137,11 +137,11 @@ def half_values_function(device: CpuDevice) -> Shared:
             number = 2 * cell + part
             place = t.ptr_add(Ptr("%o"), 16 * number)
             t.store_four(t.fma_four(t.load_four(place), old[number % len(old)], four), place)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_half_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_half_values", parameters)
 
 
-def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
+def _added(t: Halves, accumulators: Sequence[Vec], key: I64) -> list[Vec]:
     """Sums of some features with the values of a key."""
     p = t.row(t.ptr_add(Ptr("%p"), t.mul(key, _ROW)))
     at = t.ptr_add(Ptr("%v"), t.mul(key, I64("%stride")))
@@ -149,7 +149,7 @@ def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
     v = t.let(f"load {few}, ptr {at}, align 2")
     lanes = [", ".join([f"i32 {feature}"] * LANES) for feature in range(FEATURES)]
     splats = [Vec(t.let(f"shufflevector {few} {v}, {few} poison, <{LANES} x i32> <{some}>")) for some in lanes]
-    return [t.fma(p[place % WIDE], splats[place // WIDE], x) for place, x in enumerate(sums)]
+    return [t.fma(p[place % WIDE], splats[place // WIDE], x) for place, x in enumerate(accumulators)]
 
 
 @lru_cache(64)
@@ -178,7 +178,7 @@ class F16Products(Products):
     """Products in f16."""
 
     keeps_maxima = False
-    packing = Packing(_ITEM, 1, lambda a, name: narrow_function(a.device, a.width(name)))
+    packing = KeyValuePacking(_ITEM, 1, lambda a, name: narrow_function(a.device, a.width(name)))
 
     def pack_queries(self) -> None:
         t, a, row = self.t, self.a, LANES * WIDE
@@ -232,10 +232,10 @@ def few_half_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches
             state.vectors[:] = [t.fma(q[i // LANES], k[i % LANES], x) for i, x in enumerate(state.vectors)]
     for i in range(rows):
         # Both halves of each sum, then neighbours, in f32.
-        found = [t.four_op("fadd", *t.wide(x)) for x in state.vectors[LANES * i : LANES * (i + 1)]]
+        totals = [t.four_op("fadd", *t.wide(x)) for x in state.vectors[LANES * i : LANES * (i + 1)]]
         for _ in range(2):
-            found = [_neighbours(t, x, y) for x, y in zip(found[::2], found[1::2], strict=True)]
-        for part, four in enumerate(found):
+            totals = [_neighbours(t, x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
+        for part, four in enumerate(totals):
             t.store_four(four, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i + 16 * part))
     return finished(t, "attend_few_half_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -263,13 +263,12 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     whole = t.mul(t.sdiv(total, LANES), LANES)
     with t.loop(0, whole, step=LANES) as first:
         group = Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, "half", prefetches=prefetches)
-        given = [t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)) for i in range(rows)]
-        weights = [_weights(t, at) for at in given]
+        weights = [_weights(t, t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i))) for i in range(rows)]
         with t.loop(0, group.parts) as part:
             places = list(group.vectors(part))
-            for result, sums in zip(results, _weighted(t, group, places, weights), strict=True):
-                for at, found in zip(places, sums, strict=True):
-                    _add(t, found, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
+            for result, accumulators in zip(results, _weighted(t, group, places, weights), strict=True):
+                for at, row_sums in zip(places, accumulators, strict=True):
+                    _add(t, row_sums, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
     with t.loop(whole, total) as key:
         row, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
         splats = [t.splat_four(t.load_f32(t.ptr_add(weight, 4 * ATTENTION.few_keys * i))) for i in range(rows)]
@@ -277,8 +276,8 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
             value = t.load(t.ptr_add(row, t.mul(number, 2 * LANES)), 2)
             for result, splat in zip(results, splats, strict=True):
                 _add(t, value, splat, t.ptr_add(result, t.mul(number, 4 * LANES)))
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_few_half_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_few_half_values", parameters)
 
 
 def _weighted(t: Halves, group: Group, places: Sequence[Int], weights: Sequence[Sequence[Vec]]) -> list[list[Vec]]:
@@ -286,23 +285,23 @@ def _weighted(t: Halves, group: Group, places: Sequence[Int], weights: Sequence[
 
     Neighbours add to different sums: queues hold few instructions that wait for the one before.
     """
-    sums: list[list[Vec]] = []
+    accumulators: list[list[Vec]] = []
     for j, row in enumerate(group.rows):
         values = [t.load(t.ptr_add(row, at), 2) for at in places]
         if j == 0:
-            sums = [[t.fmul(value, some[0]) for value in values] for some in weights]
+            accumulators = [[t.fmul(value, some[0]) for value in values] for some in weights]
         else:
-            pairs = zip(weights, sums, strict=True)
-            sums = [[t.fma(v, some[j], x) for v, x in zip(values, held, strict=True)] for some, held in pairs]
-    return sums
+            pairs = zip(weights, accumulators, strict=True)
+            accumulators = [[t.fma(v, some[j], x) for v, x in zip(values, held, strict=True)] for some, held in pairs]
+    return accumulators
 
 
 def _weights(t: Halves, at: Ptr) -> Sequence[Vec]:
     """The weights of eight keys, each in all lanes."""
     wide = f"<{LANES} x float>"
     factor = ", ".join([f"float {_WEIGHT}"] * LANES)
-    found = t.let(f"fmul {wide} {t.let(f'load {wide}, ptr {at}, align 4')}, <{factor}>")
-    narrow = Vec(t.let(f"fptrunc {wide} {found} to {t.vec}"))
+    scaled = t.let(f"fmul {wide} {t.let(f'load {wide}, ptr {at}, align 4')}, <{factor}>")
+    narrow = Vec(t.let(f"fptrunc {wide} {scaled} to {t.vec}"))
     return [t.splat_lane(narrow, lane) for lane in range(LANES)]
 
 
@@ -318,8 +317,8 @@ class HalfFewQueries(FewQueries):
 
     def _take_query(self, row: I64) -> None:
         super()._take_query(row)
-        given = (self._of("queries", row, self.d), 4 * self.d, 1, self._half_query(row))
-        self.t.call_shared(narrow_function(self.t.device, self.a.d), *given)
+        arguments = (self._of("queries", row, self.d), 4 * self.d, 1, self._half_query(row))
+        self.t.call_shared(narrow_function(self.t.device, self.a.d), *arguments)
 
     def _half_query(self, row: I64) -> Ptr:
         return self.t.ptr_add(self.room["halves"], self.t.mul(row, 2 * self.a.d))

@@ -80,21 +80,21 @@ def streamed_scores_function(device: CpuDevice, d: int, rows: int, stored: Store
     keys = Group(t, Ptr("%k"), I64("%stride"), d, stored, prefetches=prefetches)
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
-    def added(sums: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
         """Sums with the products of a vector of features."""
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
+        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(accumulators)]
 
     with t.carry(0, keys.parts if keys.each else 0, [ZERO] * (rows * lanes)) as state:
         for at in keys.vectors(state.index):
             state.vectors[:] = added(state.vectors, at, keys.loaded(at))
-    sums = state.vectors
+    accumulators = state.vectors
     if keys.left:
         last = [t.load_first(t.ptr_add(key, keys.left_at), keys.left) for key in keys.rows]
-        sums = added(sums, keys.left_at, last)
+        accumulators = added(accumulators, keys.left_at, last)
     for i in range(rows):
-        found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
+        scores = t.transpose_add(accumulators[i * lanes : (i + 1) * lanes])
+        t.store(scores, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
     return finished(t, "attend_streamed_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
@@ -113,10 +113,10 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
     def weighted(at: Int, values: Sequence[Vec], weights: Sequence[Sequence[Vec]]) -> None:
         """Add the values of some keys at a vector of features to the results of all rows."""
         places = [t.ptr_add(result, at) for result in results]
-        sums = [t.load(place, size) for place in places]
+        accumulators = [t.load(place, size) for place in places]
         for j, value in enumerate(values):
-            sums = [t.fma(value, weights[i][j], x) for i, x in enumerate(sums)]
-        for x, place in zip(sums, places, strict=True):
+            accumulators = [t.fma(value, weights[i][j], x) for i, x in enumerate(accumulators)]
+        for x, place in zip(accumulators, places, strict=True):
             t.store(x, place, size)
 
     for i, result in enumerate(results):
@@ -128,8 +128,8 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
     with t.loop(0, whole) as number:
         first = t.mul(number, lanes)
         group = Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, stored, prefetches=prefetches)
-        given = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)), size) for i in range(rows)]
-        weights = [[t.splat_lane(x, lane) for lane in range(lanes)] for x in given]
+        factors = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)), size) for i in range(rows)]
+        weights = [[t.splat_lane(x, lane) for lane in range(lanes)] for x in factors]
         with t.loop(0, group.parts if group.each else 0) as part:
             for at in group.vectors(part):
                 weighted(at, group.loaded(at), weights)
@@ -145,8 +145,8 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
         if dv % lanes:
             at = dv // lanes * size
             weighted(at, [t.load_first(t.ptr_add(here, at), dv % lanes)], weights)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_streamed_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_streamed_values", parameters)
 
 
 def rows_at_once(rows: int, most: int) -> int:
@@ -176,26 +176,26 @@ def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, co
     keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(count)]
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
-    def added(sums: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
         """Sums with the products of a vector of features."""
         here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
         k = [t.load_as_f32(x, stored) if features == lanes else t.load_first(x, features) for x in here]
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(sums)]
+        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(accumulators)]
 
-    sums: list[Vec] = [ZERO] * (rows * count)
+    accumulators: list[Vec] = [ZERO] * (rows * count)
     if d // lanes <= ATTENTION.most_unrolled:
         for i in range(d // lanes):
-            sums = added(sums, i * size)
+            accumulators = added(accumulators, i * size)
     else:
-        with t.carry(0, d // lanes, sums) as state:
+        with t.carry(0, d // lanes, accumulators) as state:
             state.vectors[:] = added(state.vectors, t.mul(state.index, size))
-        sums = state.vectors
+        accumulators = state.vectors
     if d % lanes:
-        sums = added(sums, d // lanes * size, d % lanes)
+        accumulators = added(accumulators, d // lanes * size, d % lanes)
     for i in range(rows):
-        found = t.transpose_add([*sums[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), 4 * count)
+        scores = t.transpose_add([*accumulators[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
+        t.store(scores, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), 4 * count)
     return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
@@ -210,7 +210,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     `left` of those in `ahead`, and then those in `others`.
 
     A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
-    are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
+    are cut into parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
     """
     t = VectorBuilder(device)
     p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
@@ -222,7 +222,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
     lines = range(0, ahead, device.caches.line)
 
-    def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
         """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
         here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
         places = [t.ptr_add(here, as_stored(t, i * size, stored)) for i in part]
@@ -230,13 +230,13 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
             t.load_as_f32(x, stored) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
             for i, x in zip(part, places, strict=True)
         ]
-        found = list(sums)
+        totals = list(accumulators)
         for row in range(rows):
             weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.few_keys * row))
             for i, value in enumerate(values):
                 at = (of * rows + row) * len(part) + i
-                found[at] = t.fma(weight, value, found[at])
-        return found
+                totals[at] = t.fma(weight, value, totals[at])
+        return totals
 
     for number in range(parts):
         part = range(number * count // parts, (number + 1) * count // parts)
@@ -252,15 +252,19 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
                 for at in lines[number::parts]:
                     t.prefetch(t.ptr_add(row, at))
                 state.vectors[:] = added(state.vectors, key, part, of)
-        sums = state.vectors
+        accumulators = state.vectors
         for of in range(1, at_once):
-            sums[: len(starts)] = [t.fadd(x, sums[of * len(starts) + i]) for i, x in enumerate(sums[: len(starts)])]
-        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, sums[: len(starts)]) as state:
+            accumulators[: len(starts)] = [
+                t.fadd(x, accumulators[of * len(starts) + i]) for i, x in enumerate(accumulators[: len(starts)])
+            ]
+        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, accumulators[: len(starts)]) as state:
             state.vectors[:] = added(state.vectors, state.index, part)
         for x, place in zip(state.vectors, places, strict=True):
             t.store(x, place, size)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_few_values", (*given, read("ahead"), read("others"), integer("left"), integer("apart")))
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(
+        t, "attend_few_values", (*parameters, read("ahead"), read("others"), integer("left"), integer("apart"))
+    )
 
 
 _LOWEST = F32(literal(float("-inf"), f32))
@@ -366,13 +370,18 @@ class FewQueries:
         stored: Stored = "float" if packs(a, "v") else a.cached["v"]
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
             p, o = self._of("scores", row, ATTENTION.few_keys), self._of("accumulators", row, self.dv)
-            given = (p, v, stride, count, o, self._of("rescale", row, 1))
+            arguments = (p, v, stride, count, o, self._of("rescale", row, 1))
             if self.is_streamed:
                 prefetches = is_first and not packs(a, "v")
-                t.call_shared(streamed_values_function(t.device, a.dv, rows, stored, prefetches=prefetches), *given)
+                t.call_shared(streamed_values_function(t.device, a.dv, rows, stored, prefetches=prefetches), *arguments)
             else:
                 t.call_shared(
-                    few_values_function(t.device, a.dv, rows, ahead, stored), *given, keys, others, left, t.size(apart)
+                    few_values_function(t.device, a.dv, rows, ahead, stored),
+                    *arguments,
+                    keys,
+                    others,
+                    left,
+                    t.size(apart),
                 )
 
     def _rows_at_once(self, most: int) -> Iterator[tuple[int, I64, bool]]:
@@ -388,7 +397,7 @@ class FewQueries:
                     yield rows, row, False
 
     def _cut(self, at_once: int) -> list[tuple[int, Int, Int]]:
-        """The rows in parts: how many at a time, from which row to which."""
+        """Return the parts of the rows: how many at a time, from which row to which."""
         if isinstance(self.rows, int):
             return [(at_once, 0, self.rows)]
         whole = self.t.mul(self.t.sdiv(self.rows, at_once), at_once)
@@ -418,8 +427,8 @@ class FewQueries:
             t.store(ZERO, t.ptr_add(to, 4 * i), 4)
         factor = literal(a.scale if a.softcap is None else a.scale / a.softcap, f32)
         with t.loop(0, a.d) as c:
-            found = t.load_scalar_as_f32(t.ptr_add(x, t.scaled(c, a.strides["q"][-1])), a.stored)
-            t.store_f32(F32(t.let(f"fmul float {found}, {factor}")), t.ptr_add(to, t.mul(c, 4)))
+            element = t.load_scalar_as_f32(t.ptr_add(x, t.scaled(c, a.strides["q"][-1])), a.stored)
+            t.store_f32(F32(t.let(f"fmul float {element}, {factor}")), t.ptr_add(to, t.mul(c, 4)))
         accumulators = self._of("accumulators", row, self.dv)
         for i in range(0, self.dv, t.lanes):
             t.store(ZERO, t.ptr_add(accumulators, 4 * i))
@@ -520,22 +529,22 @@ class FewQueries:
                 state.vectors[0] = t.fmax(x, state.vectors[0])
             highest = state.vectors[0]
         before = t.load_f32(top)
-        found = t.reduce_lanes("fmax", highest)
-        higher = I1(t.let(f"fcmp ogt float {found}, {before}"))
-        now = F32(t.let(f"select i1 {higher}, float {found}, float {before}"))
+        highest_lane = t.reduce_lanes("fmax", highest)
+        higher = I1(t.let(f"fcmp ogt float {highest_lane}, {before}"))
+        now = F32(t.let(f"select i1 {higher}, float {highest_lane}, float {before}"))
         t.store_f32(now, top)
         return before, now
 
     def _bent(self, x: Vec, row: I64, key: I64, inside: Mask | None, masks: Mapping[str, Ptr]) -> Vec:
         t, a = self.t, self.a
-        given = {n: self._masked(n, at, key, inside) for n, at in masks.items()}
+        masked = {n: self._masked(n, at, key, inside) for n, at in masks.items()}
         if a.softcap is not None:
             x = t.fmul(fast_tanh(t, x), t.constant(a.softcap))
         keys: VecI32 | None = None
         own: VecI32 | None = None
         if a.causal:
             keys, own = t.positions(key, 0), t.splat_i32(self._position(row))
-        return t.shown(x, given, keys, own)
+        return t.shown(x, masked, keys, own)
 
     def _position(self, row: I64) -> I64:
         t = self.t
@@ -567,16 +576,16 @@ class FewQueries:
         if a.epilogue is not None:
             finished = self.room["finished"]
             for i in range(0, self.dv, t.lanes):
-                found = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
-                t.store(found, t.ptr_add(finished, 4 * i))
+                scaled = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
+                t.store(scaled, t.ptr_add(finished, 4 * i))
             at = {name: self._row(name, row) for name in a.epilogue.pointers}
             t.write_steps(self.room[WORDS_REGION], finished, 1, at)
             return
         y, item = self._row("y", row), STORED_BYTES[a.stored]
         for i in range(0, self.dv, t.lanes):
-            found = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
+            scaled = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
             if i + t.lanes <= a.dv:
-                t.store_from_f32(found, t.ptr_add(y, item * i), a.stored)
+                t.store_from_f32(scaled, t.ptr_add(y, item * i), a.stored)
                 continue
             for c in range(i, a.dv):
-                t.store_scalar_from_f32(t.extract(found, c - i), t.ptr_add(y, item * c), a.stored)
+                t.store_scalar_from_f32(t.extract(scaled, c - i), t.ptr_add(y, item * c), a.stored)

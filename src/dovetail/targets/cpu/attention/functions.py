@@ -34,8 +34,8 @@ def key_rows(device: CpuDevice, wide: int) -> int:
 
     With FMA by lane, each key is held in a register of its own.
     """
-    found = device.registers // 2 // wide
-    return min(device.registers // 4, found) if device.has("fma_by_lane") else found
+    rows = device.registers // 2 // wide
+    return min(device.registers // 4, rows) if device.has("fma_by_lane") else rows
 
 
 def finished(t: VectorBuilder, stem: str, parameters: Sequence[Parameter]) -> Shared:
@@ -83,24 +83,24 @@ def scores_function(
         for start, width in ((following, d), (value, dv)):
             for at in range(0, 4 * width, device.caches.line):
                 t.prefetch(t.ptr_add(start, at))
-    sums = _scored(t, device, wide, d, q, rows)
+    accumulators = _scored(t, device, wide, d, q, rows)
     for j in range(keys if with_mask else 0):
         own = t.load_splat(t.ptr_add(mask, 4 * j))
-        sums[j * wide : (j + 1) * wide] = [t.fadd(x, own) for x in sums[j * wide : (j + 1) * wide]]
-    for i, x in enumerate(sums):
+        accumulators[j * wide : (j + 1) * wide] = [t.fadd(x, own) for x in accumulators[j * wide : (j + 1) * wide]]
+    for i, x in enumerate(accumulators):
         t.store(x, t.ptr_add(s, i * t.bytes), t.bytes)
     for i in range(wide if with_maximum else 0):
         place = t.ptr_add(top, i * t.bytes)
         # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
-        highest = [_larger(t, sums[i], t.load(place, t.bytes)), *sums[i + wide :: wide]]
+        highest = [_larger(t, accumulators[i], t.load(place, t.bytes)), *accumulators[i + wide :: wide]]
         while len(highest) > 1:
             highest = [_larger(t, x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
         t.store(highest[0], place, t.bytes)
-    given = (
+    parameters = (
         read("q"), read("k"), integer("stride"), written("s"), read("v"), integer("value_stride"), written("top"),
         read("mask"),
     )  # fmt: skip
-    return finished(t, "attend_scores", given)
+    return finished(t, "attend_scores", parameters)
 
 
 def _larger(t: VectorBuilder, x: Vec, y: Vec) -> Vec:
@@ -112,10 +112,12 @@ def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows
     """The products of queries and keys, accumulated along features."""
     keys = len(rows)
 
-    def accumulate(sums: list[Vec], queries: Ptr, at: Sequence[Ptr], feature: int, held: Sequence[Vec] = ()) -> None:
+    def accumulate(
+        accumulators: list[Vec], queries: Ptr, at: Sequence[Ptr], feature: int, held: Sequence[Vec] = ()
+    ) -> None:
         vs = [t.load(t.ptr_add(queries, (feature * wide + i) * t.bytes), t.bytes) for i in range(wide)]
         splats = [t.splat_lane(x, feature) for x in held]
-        _add_products(t, sums, vs, [t.ptr_add(row, 4 * feature) for row in at], splats)
+        _add_products(t, accumulators, vs, [t.ptr_add(row, 4 * feature) for row in at], splats)
 
     # Where there is a register for each, pointers move: an index would cost an instruction more.
     moving = list(rows) if device.has("embedded_broadcast") and keys <= ATTENTION.most_pointers else []
@@ -129,10 +131,10 @@ def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows
         for i in range(depth):
             accumulate(state.vectors, queries, at, i, lanes)
         state.pointers[:] = [t.opaque(t.ptr_add(row, 4 * depth)) for row in at[: len(moving)]]
-    sums = state.vectors
+    accumulators = state.vectors
     for c in range(iterations * depth, d):
-        accumulate(sums, q, rows, c)
-    return sums
+        accumulate(accumulators, q, rows, c)
+    return accumulators
 
 
 @lru_cache(256)
@@ -141,38 +143,38 @@ def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
     t = VectorBuilder(device)
     p, v, o, old, stride, count = Ptr("%p"), Ptr("%v"), Ptr("%o"), Ptr("%rescale"), I64("%stride"), I64("%count")
 
-    def accumulate(sums: list[Vec], weights: Ptr, row: Ptr) -> None:
+    def accumulate(accumulators: list[Vec], weights: Ptr, row: Ptr) -> None:
         ps = [t.load(t.ptr_add(weights, i * t.bytes), t.bytes) for i in range(wide)]
         whole = features // t.lanes * t.lanes if device.has("fma_by_lane") else 0
         held = [t.load(t.ptr_add(row, 4 * c)) for c in range(0, whole, t.lanes)]
         splats = [t.splat_lane(held[c // t.lanes], c % t.lanes) for c in range(whole)]
-        _add_products(t, sums, ps, [t.ptr_add(row, 4 * c) for c in range(features)], splats)
+        _add_products(t, accumulators, ps, [t.ptr_add(row, 4 * c) for c in range(features)], splats)
 
     kept = [t.load(t.ptr_add(old, i * t.bytes), t.bytes) for i in range(wide)]
-    sums = [t.fmul(t.load(t.ptr_add(o, i * t.bytes), t.bytes), kept[i % wide]) for i in range(features * wide)]
+    accumulators = [t.fmul(t.load(t.ptr_add(o, i * t.bytes), t.bytes), kept[i % wide]) for i in range(features * wide)]
     done: Int = 0
     if device.has("embedded_broadcast"):
         groups = t.sdiv(count, ATTENTION.keys)
         done = t.mul(groups, ATTENTION.keys)
-        with t.carry(0, groups, sums) as state:
+        with t.carry(0, groups, accumulators) as state:
             first = t.mul(state.index, ATTENTION.keys)
             weights = t.opaque(t.ptr_add(p, t.mul(first, wide * t.bytes)))
             row = t.ptr_add(v, t.mul(first, stride))
             for j in range(ATTENTION.keys):
                 row = t.opaque(t.ptr_add(row, stride if j else 0))
                 accumulate(state.vectors, t.ptr_add(weights, j * wide * t.bytes), row)
-        sums = state.vectors
-    with t.carry(done, count, sums) as state:
+        accumulators = state.vectors
+    with t.carry(done, count, accumulators) as state:
         j = state.index
         accumulate(state.vectors, t.ptr_add(p, t.mul(j, wide * t.bytes)), t.ptr_add(v, t.mul(j, stride)))
     for i, x in enumerate(state.vectors):
         t.store(x, t.ptr_add(o, i * t.bytes), t.bytes)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_values", parameters)
 
 
 def _add_products(
-    t: VectorBuilder, sums: list[Vec], xs: Sequence[Vec], scalars: Sequence[Ptr], held: Sequence[Vec]
+    t: VectorBuilder, accumulators: list[Vec], xs: Sequence[Vec], scalars: Sequence[Ptr], held: Sequence[Vec]
 ) -> None:
     """Add the products of vectors with the scalar at each pointer; the first are `held` in all lanes already.
 
@@ -182,10 +184,12 @@ def _add_products(
     for j, scalar in enumerate(scalars):
         here = slice(j * wide, (j + 1) * wide)
         if t.device.has("embedded_broadcast") and j % 2:
-            sums[here] = [t.fma_broadcast(x, scalar, total) for x, total in zip(xs, sums[here], strict=True)]
+            accumulators[here] = [
+                t.fma_broadcast(x, scalar, total) for x, total in zip(xs, accumulators[here], strict=True)
+            ]
             continue
         number = held[j] if j < len(held) else t.load_splat(scalar)
-        sums[here] = [t.fma(x, number, total) for x, total in zip(xs, sums[here], strict=True)]
+        accumulators[here] = [t.fma(x, number, total) for x, total in zip(xs, accumulators[here], strict=True)]
 
 
 @lru_cache(64)
@@ -249,9 +253,9 @@ def columns_function(device: CpuDevice, stored: Stored) -> Shared:
     with t.loop(0, squares) as i:
         first = t.mul(i, lanes)
         at = t.mul(first, item)
-        found = [t.load_as_f32(t.ptr_add(row, at), stored) for row in rows]
+        vectors = [t.load_as_f32(t.ptr_add(row, at), stored) for row in rows]
         onto = t.ptr_add(to, t.mul(first, apart))
-        for c, column in enumerate(t.transpose(found)):
+        for c, column in enumerate(t.transpose(vectors)):
             t.store(t.fmul(column, factors), t.ptr_add(onto, t.mul(c, apart)))
     with t.loop(t.mul(squares, lanes), count) as c:
         at = t.mul(c, step)
@@ -259,11 +263,11 @@ def columns_function(device: CpuDevice, stored: Stored) -> Shared:
         for r, row in enumerate(rows):
             one = t.load_scalar_as_f32(t.ptr_add(row, at), stored)
             t.store_f32(F32(t.let(f"fmul float {one}, {factor}")), t.ptr_add(onto, 4 * r))
-    given = (
+    parameters = (
         read("x"), integer("stride"), integer("step"), integer("rows"), integer("count"), Parameter("float", "factor"),
         written("to"), integer("apart"),
     )  # fmt: skip
-    return finished(t, "attend_columns", given)
+    return finished(t, "attend_columns", parameters)
 
 
 @lru_cache(64)
@@ -322,13 +326,13 @@ def copy_function(device: CpuDevice, d: int, stored: Stored) -> Shared:
         whole = t.select_int(t.icmp("eq", step, item), d // t.lanes, 0)
         with t.loop(0, whole) as i:
             first = t.mul(i, t.lanes)
-            found = t.load_as_f32(t.ptr_add(row, t.mul(first, item)), stored)
-            t.store(found, t.ptr_add(onto, t.mul(first, 4)))
+            loaded = t.load_as_f32(t.ptr_add(row, t.mul(first, item)), stored)
+            t.store(loaded, t.ptr_add(onto, t.mul(first, 4)))
         with t.loop(t.mul(whole, t.lanes), d) as c:
             one = t.load_scalar_as_f32(t.ptr_add(row, t.mul(c, step)), stored)
             t.store_f32(one, t.ptr_add(onto, t.mul(c, 4)))
-    given = (read("x"), integer("stride"), integer("step"), integer("rows"), written("to"))
-    return finished(t, "attend_copy", given)
+    parameters = (read("x"), integer("stride"), integer("step"), integer("rows"), written("to"))
+    return finished(t, "attend_copy", parameters)
 
 
 @lru_cache(64)
@@ -381,7 +385,7 @@ class _Rotation(VectorBuilder):
         return F32(self.let(f"fneg float {x}"))
 
     def each(self, first: int, end: int, whole: Callable[[I64], None], one: Callable[[I64], None]) -> None:
-        """Vectors from a feature on, then single features; each is given its position."""
+        """Iterate over vectors from a feature on, then over single features, each with its position."""
         vectors = (end - first) // self.lanes
         if vectors:
             with self.loop(0, vectors) as i:
@@ -446,5 +450,5 @@ def rotate_function(device: CpuDevice, d: int, rotated: int, form: Form, stored:
             lambda at: t.store_f32(t.scalar(t.x, at), t.ptr_add(t.to, at)),
         )
     angles = (Parameter("ptr", "cos", "readonly"), integer("cos_stride"), Parameter("ptr", "sin", "readonly"))
-    given = (read("x"), integer("x_stride"), *angles, integer("sin_stride"), integer("rows"), written("to"))
-    return finished(t, "attend_rotate", given)
+    parameters = (read("x"), integer("x_stride"), *angles, integer("sin_stride"), integer("rows"), written("to"))
+    return finished(t, "attend_rotate", parameters)

@@ -29,7 +29,7 @@ from dovetail.targets.cpu.attention.functions import (
     weight,
     weights_function,
 )
-from dovetail.targets.cpu.attention.pack_kv import PackedHead, Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking, PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, many_regions, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder, QueryBlock
@@ -107,7 +107,7 @@ class OnlineSoftmax(QueryBlock):
         return t.any_lane([t.fcmp("une", x, t.constant(0.0)) for x in state.vectors])
 
     def _sees_some_bytes(self, first: I64, count: I64) -> I1:
-        """The same for masks whose bytes are contiguous: it also finds whether all queries see all keys."""
+        """Whether some query sees some key, by masks whose bytes are contiguous; note whether all see all."""
         t, row = self.t, self.a.strides["keep"][-2]
         start, vectors, ones = t.ptr_add(self.at["keep"], first), t.sdiv(count, t.bytes), "splat (i8 -1)"
         least_of_none = Vec(t.let(f"bitcast {self._bytes} {ones} to {t.vec}"))
@@ -136,8 +136,8 @@ class OnlineSoftmax(QueryBlock):
         """The smaller or larger of bytes, which are held as floats."""
         t, kind, name = self.t, self._bytes, f"llvm.{how}.v{self.t.bytes}i8"
         t.use(f"declare {kind} @{name}({kind}, {kind})")
-        found = t.let(f"call {kind} @{name}({kind} {t.let(f'bitcast {t.vec} {x} to {kind}')}, {kind} {y})")
-        return Vec(t.let(f"bitcast {kind} {found} to {t.vec}"))
+        joined = t.let(f"call {kind} @{name}({kind} {t.let(f'bitcast {t.vec} {x} to {kind}')}, {kind} {y})")
+        return Vec(t.let(f"bitcast {kind} {joined} to {t.vec}"))
 
     def _reduced(self, how: str, x: Vec) -> str:
         t, kind, name = self.t, self._bytes, f"llvm.vector.reduce.{how}.v{self.t.bytes}i8"
@@ -203,13 +203,13 @@ class OnlineSoftmax(QueryBlock):
         """The sums are 0 where the mask hides all keys; only those that are NaN are not 0 already."""
         t = self.t
         at = [t.ptr_add(self.room["sums"], i * t.bytes) for i in range(self.wide)]
-        sums = [t.load(place, t.bytes) for place in at]
-        with t.when(t.any_lane([t.fcmp("uno", x, x) for x in sums])):
+        accumulators = [t.load(place, t.bytes) for place in at]
+        with t.when(t.any_lane([t.fcmp("uno", x, x) for x in accumulators])):
             with t.carry(0, t.size(self.a.keys), [ZERO]) as state:
                 mask = t.load_splat(t.ptr_add(self.at["mask"], t.mul(state.index, 4)))
                 hides = t.fcmp("oeq", mask, t.constant(float("-inf")))
                 state.vectors[0] = t.select(hides, state.vectors[0], t.constant(1.0))
-            for place, x in zip(at, sums, strict=True):
+            for place, x in zip(at, accumulators, strict=True):
                 t.store(t.select(t.fcmp("oeq", state.vectors[0], ZERO), ZERO, x), place, t.bytes)
 
 
@@ -218,7 +218,7 @@ class Products:
 
     keeps_maxima: ClassVar[bool]
     """Whether scores keep the running maximum of each query, where nothing bends them."""
-    packing: ClassVar[Packing]
+    packing: ClassVar[KeyValuePacking]
     """How rows of keys and values are packed."""
 
     def __init__(self, of: OnlineSoftmax) -> None:
@@ -230,13 +230,13 @@ class Products:
         return not a.bends and "mask" not in a.strides
 
     def begin(self) -> None:
-        """What comes before the keys."""
+        """Emit the prologue, before the loop over keys."""
 
     def end(self) -> None:
-        """What comes after the keys."""
+        """Emit the epilogue, after the loop over keys."""
 
     def pack_queries(self) -> None:
-        """What comes after the queries are columns of f32."""
+        """Pack the queries, once they are columns of f32."""
 
     @abstractmethod
     def score(self, first: I64, count: I64) -> None:
@@ -287,7 +287,7 @@ class F32Products(Products):
     """Products in f32, of keys and values that are read where they are if their rows are dense."""
 
     keeps_maxima = True
-    packing = Packing(4, 1, lambda a, name: rows_function(a.device, a.width(name)))
+    packing = KeyValuePacking(4, 1, lambda a, name: rows_function(a.device, a.width(name)))
 
     def __init__(self, of: OnlineSoftmax) -> None:
         super().__init__(of)

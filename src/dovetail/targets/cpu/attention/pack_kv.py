@@ -24,11 +24,11 @@ def crowded(stride: Size, width: int) -> bool:
     """Whether rows of f32 with this stride evict each other from L1, though a block would fit."""
     if not isinstance(stride, int) or stride == 4 * width:
         return False
-    return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.ways < ATTENTION.block
+    return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.associativity < ATTENTION.block
 
 
 def scattered(a: Attend, stride: Size, width: int) -> bool:
-    """Whether rows of f32 with this stride may be too far apart for the TLB: a run tells where sizes are not known."""
+    """Whether rows of f32 with this stride may be too far apart for the TLB: a run decides for unknown sizes."""
     if not a.device.has("fma_by_lane") or not isinstance(stride, int) or stride == 4 * width:
         return False
     is_long = not isinstance(a.keys, int) or a.keys * stride >= ATTENTION.far_bytes
@@ -55,7 +55,7 @@ def packs_rows(a: Attend, stride: Size, width: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class KeyValuePacking:
     """How rows of keys and values are packed: bytes of a number, rows that go together, and what packs them."""
 
     item: int
@@ -67,7 +67,7 @@ class Packing:
 class PackedHead:
     """The rows of one head that are packed while a tile runs."""
 
-    def __init__(self, t: AttendBuilder, packing: Packing) -> None:
+    def __init__(self, t: AttendBuilder, packing: KeyValuePacking) -> None:
         self.t, self.packing = t, packing
         self.widths = packed_widths(t.problem)
         self.item, whole = packing.item, packing.together
@@ -135,4 +135,4 @@ class PackedHead:
         return t.select_ptr(is_here, here, x), t.select_int(is_here, width, stride)
 
 
-__all__ = ["PackedHead", "Packing", "crowded", "packed_widths", "scattered"]
+__all__ = ["KeyValuePacking", "PackedHead", "crowded", "packed_widths", "scattered"]

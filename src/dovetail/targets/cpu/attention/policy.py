@@ -13,7 +13,7 @@ class AttentionPolicy:
     depth: int = 4
     """Features of one iteration along them, at least."""
     depth_broadcast: int = 8
-    """The same where keys are embedded-broadcast operands: it takes few registers."""
+    """That number where keys are embedded-broadcast operands, which take few registers."""
     most_pointers: int = 8
     """Keys that have pointers of their own: there are 16 general registers for them and all else."""
     keys: int = 4
@@ -53,7 +53,7 @@ class AttentionPolicy:
     """Queries from which that pays."""
     set_period: int = 4096
     """Lines this many bytes apart map to one set of L1, everywhere."""
-    ways: int = 8
+    associativity: int = 8
     """Lines of one set of L1, at least."""
 
 

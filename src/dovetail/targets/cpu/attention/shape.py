@@ -10,7 +10,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
-from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
+from dovetail.kernels.problems.epilogue import RowEpilogue, RowSteps
 from dovetail.targets.cpu.attention.functions import key_rows
 from dovetail.targets.cpu.attention.policy import ATTENTION, reads_halves
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
@@ -25,11 +25,11 @@ def most_vectors(device: CpuDevice) -> int:
 def widths(device: CpuDevice, queries: Size) -> list[int]:
     """The numbers of vectors that tiles of n queries take, each a power of two; every one where only a run knows n."""
     most = most_vectors(device)
-    found = [1 << i for i in range(most.bit_length())]
+    widths = [1 << i for i in range(most.bit_length())]
     if not isinstance(queries, int):
-        return found
+        return widths
     whole, left = divmod(queries, most * device.lanes)
-    return [w for w in found if (w == most and whole) or w // 2 * device.lanes < left <= w * device.lanes]
+    return [w for w in widths if (w == most and whole) or w // 2 * device.lanes < left <= w * device.lanes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Attend(Attention):
     on_tiles: bool = False
     """Whether many queries are multiplied on tiles of AMX, in bf16."""
     few_halves: bool = False
-    """The same with few."""
+    """Whether few queries are multiplied in f16."""
     few_block: int = ATTENTION.block
     """Keys whose scores are kept at once with few queries."""
     offsets: tuple[tuple[str, Size], ...] = ()
@@ -56,12 +56,12 @@ class Attend(Attention):
         return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device, few_block=few_block)
 
     def followed_by(self, steps: RowSteps, epilogue: RowEpilogue) -> Attend:
-        """The same with steps on its rows: operands and results are tensors with a row for each query."""
+        """Add an epilogue of rows, whose operands and results are tensors with a row for each query."""
         # Without an axis of heads there is one head.
         heads = (0,) * (len(self.strides["q"]) - len(steps.axes))
-        found = {name: (*heads, *[steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
+        strides = {name: (*heads, *[steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
         offsets = tuple([(name, steps.strides[f"{name}_offset"]) for name in epilogue.operands])
-        return replace(self, strides={**self.strides, **found}, epilogue=epilogue, offsets=offsets)
+        return replace(self, strides={**self.strides, **strides}, epilogue=epilogue, offsets=offsets)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class Attend(Attention):
 
     @property
     def may_be_few(self) -> bool:
-        """Whether only a run tells that there are few queries; where each is a key too, few are no work anyway."""
+        """Whether only a run knows that queries are few; where each is a key too, few are no work anyway."""
         return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
 
     @property
@@ -205,36 +205,36 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     lanes = a.device.lanes
     row = 4 * lanes * wide
     keys = key_rows(a.device, wide)
-    found = {"columns": a.d * row, "accumulators": a.dv * row, "scores": ATTENTION.block * row}
-    found |= {"maxima": row, "sums": row, "rescale": row, "buffer": 4 * lanes * lanes}
+    regions = {"columns": a.d * row, "accumulators": a.dv * row, "scores": ATTENTION.block * row}
+    regions |= {"maxima": row, "sums": row, "rescale": row, "buffer": 4 * lanes * lanes}
     if a.has_key_mask:
-        found["mask_left"] = 4 * keys
-    found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
+        regions["mask_left"] = 4 * keys
+    regions["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
     if a.packs_values:
-        found["value_rows"] = ATTENTION.block * 4 * a.dv
+        regions["value_rows"] = ATTENTION.block * 4 * a.dv
     if a.narrows:
-        found |= {"halves": a.d * row // 2, "key_rows": ATTENTION.block * 2 * a.d}
-        found["value_rows"] = ATTENTION.block * 2 * a.dv
+        regions |= {"halves": a.d * row // 2, "key_rows": ATTENTION.block * 2 * a.d}
+        regions["value_rows"] = ATTENTION.block * 2 * a.dv
     if a.on_tiles:
-        found["pairs"] = ATTENTION.block * row // 2
-    found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
-    found |= row_regions(a, lanes * wide)
+        regions["pairs"] = ATTENTION.block * row // 2
+    regions |= {name: ATTENTION.block * row for name in a.masks_by_row()}
+    regions |= row_regions(a, lanes * wide)
     if a.rotated is not None:
-        found["query_rows"] = a.rows * 4 * a.d
-    return found
+        regions["query_rows"] = a.rows * 4 * a.d
+    return regions
 
 
 def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "accumulators": rows * 4 * dv}
-    found |= {"state": rows * 8, "rescale": rows * 4}
-    found["left"] = lanes * 4 * a.d
+    regions = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "accumulators": rows * 4 * dv}
+    regions |= {"state": rows * 8, "rescale": rows * 4}
+    regions["left"] = lanes * 4 * a.d
     if a.few_halves:
-        found["halves"] = rows * 2 * a.d
-    found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
-    return found | row_regions(a, 1)
+        regions["halves"] = rows * 2 * a.d
+    regions |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
+    return regions | row_regions(a, 1)
 
 
 def row_regions(a: Attend, rows: int) -> dict[str, int]:

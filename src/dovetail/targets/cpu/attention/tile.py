@@ -19,7 +19,7 @@ from dovetail.codegen.llvm.vector import ZERO, Stored, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import f32
-from dovetail.kernels.problems.row_epilogue import COUNT, PITCH
+from dovetail.kernels.problems.epilogue import COUNT, PITCH
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.functions import Shared, columns_function, key_rows, rotate_function
 from dovetail.targets.cpu.attention.shape import Attend, offsets_of, padded
@@ -55,23 +55,23 @@ class AttendBuilder(VectorBuilder):
         """x times a size."""
         return self.mul(x, self.size(size))
 
-    def call_shared(self, function: Shared, *given: Handle | int) -> None:
+    def call_shared(self, function: Shared, *arguments: Handle | int) -> None:
         part, signature = function
         self.parts[part.name] = part
         self.use(signature.declaration)
-        self.call(signature, *given)
+        self.call(signature, *arguments)
 
     def indices(self, number: I64, sizes: Sequence[Size]) -> list[I64]:
         """The index along each axis of a number that counts through them; the last axis is the fastest."""
-        found: list[I64] = []
+        inner: list[I64] = []
         for size in reversed(sizes[1:]):
-            found.append(self.srem(number, self.size(size)))
+            inner.append(self.srem(number, self.size(size)))
             number = self.sdiv(number, self.size(size))
-        return [number, *reversed(found)]
+        return [number, *reversed(inner)]
 
     def locations(self, lead: Sequence[I64], head: Int, shared: Int, first: Int) -> dict[str, Ptr]:
         """The first row of a tile's queries in each tensor, or the first of all keys."""
-        found: dict[str, Ptr] = {}
+        pointers: dict[str, Ptr] = {}
         a, offsets = self.problem, dict(self.problem.offsets)
         for name, strides in a.strides.items():
             above = a.epilogue is not None and name in a.epilogue.pointers
@@ -81,8 +81,8 @@ class AttendBuilder(VectorBuilder):
                 pointer = self.ptr_add(pointer, self.size(offsets[name]))
             for index, stride in zip(indices, strides, strict=False):
                 pointer = self.ptr_add(pointer, self.scaled(index, stride))
-            found[name] = pointer
-        return found
+            pointers[name] = pointer
+        return pointers
 
     def write_steps(self, words: Ptr, finished: Ptr, count: Int, at: Mapping[str, Ptr]) -> None:
         """Apply the steps of a region to finished rows; `at` has the first row of each operand and result."""
@@ -92,8 +92,8 @@ class AttendBuilder(VectorBuilder):
         for name in a.epilogue.pointers:
             known |= {f"{name}_row": self.size(a.strides[name][-2]), f"{name}_column": self.size(a.strides[name][-1])}
         sizes = [I64(str(known[name])) for name in a.epilogue.sizes]
-        given = [finished, *[at[name] for name in a.epilogue.pointers], *sizes]
-        call_epilogue(self, a.epilogue, words, given, count)
+        pointers = [finished, *[at[name] for name in a.epilogue.pointers], *sizes]
+        call_epilogue(self, a.epilogue, words, pointers, count)
 
     def visible_keys(self, first: Int, end: I64) -> tuple[I64, I64]:
         """The keys that positions show to the queries between two."""
@@ -103,17 +103,17 @@ class AttendBuilder(VectorBuilder):
             low = self.smax(self.sub(first, a.window - 1), 0)
         return low, self.smin(self.size(a.keys), end)
 
-    def shown(self, x: Vec, given: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Vec:
+    def shown(self, x: Vec, masks: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Vec:
         """Scores with the mask, and with the fill in place of those that masks or positions hide."""
         a = self.problem
-        if "mask" in given and a.filled != "first":
-            x = self.fadd(x, given["mask"])
-        x = self._filled(x, given, keys, own)
-        return self.fadd(x, given["mask"]) if "mask" in given and a.filled == "first" else x
+        if "mask" in masks and a.filled != "first":
+            x = self.fadd(x, masks["mask"])
+        x = self._filled(x, masks, keys, own)
+        return self.fadd(x, masks["mask"]) if "mask" in masks and a.filled == "first" else x
 
-    def _filled(self, x: Vec, given: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Vec:
+    def _filled(self, x: Vec, masks: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Vec:
         a = self.problem
-        visible = self.visible(given, keys, own)
+        visible = self.visible(masks, keys, own)
         if visible is None:
             return x
         fill = self.constant(-math.inf if a.fill is None else a.fill)
@@ -121,12 +121,12 @@ class AttendBuilder(VectorBuilder):
             return self.select(visible, x, fill)
         return self.fadd(x, self.select(visible, self.constant(0.0), fill))
 
-    def visible(self, given: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Mask | None:
+    def visible(self, masks: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Mask | None:
         """Which queries see a key, by masks and positions; None where all of them do."""
         a = self.problem
-        seen = [self.fcmp("une", given["keep"], self.constant(0.0))] if "keep" in given else []
-        if a.zero_unseen and "mask" in given:
-            seen.append(self.fcmp("une", given["mask"], self.constant(-math.inf)))
+        seen = [self.fcmp("une", masks["keep"], self.constant(0.0))] if "keep" in masks else []
+        if a.zero_unseen and "mask" in masks:
+            seen.append(self.fcmp("une", masks["mask"], self.constant(-math.inf)))
         if keys is not None and own is not None:
             seen.append(self._icmp("sle", keys, own))
             if a.window is not None:
@@ -134,10 +134,10 @@ class AttendBuilder(VectorBuilder):
                 seen.append(self._icmp("sgt", keys, VecI32(low)))
         if not seen:
             return None
-        found = seen[0]
+        visible = seen[0]
         for more in seen[1:]:
-            found = self.mask_and(found, more)
-        return found
+            visible = self.mask_and(visible, more)
+        return visible
 
     def _icmp(self, order: str, x: VecI32, y: VecI32) -> Mask:
         return Mask(self.let(f"icmp {order} {self.int_vec} {x}, {y}"))
@@ -149,21 +149,21 @@ class AttendBuilder(VectorBuilder):
 
     def any_lane(self, masks: Iterable[Mask]) -> I1:
         """Whether some lane of some mask is true."""
-        found = FALSE
+        some = FALSE
         for mask in masks:
-            found = self.or_(found, self.icmp("ne", self.bits(mask), 0))
-        return found
+            some = self.or_(some, self.icmp("ne", self.bits(mask), 0))
+        return some
 
     def inverse(self, total: Vec) -> Vec:
         """What accumulated values are multiplied by; 0 makes 0 of anything."""
         a = self.problem
-        found = self.fdiv(self.constant(1.0), total)
+        inverse = self.fdiv(self.constant(1.0), total)
         if a.empty == "zero":
-            found = self.select(self.fcmp("ogt", total, self.constant(0.0)), found, self.constant(0.0))
+            inverse = self.select(self.fcmp("ogt", total, self.constant(0.0)), inverse, self.constant(0.0))
         elif a.zero_unseen:
             # All scores were -inf; a NaN among them is a NaN in the sum.
-            found = self.select(self.fcmp("oeq", total, self.constant(0.0)), self.constant(0.0), found)
-        return self.select_vec(self.icmp("eq", self.size(a.keys), 0), ZERO, found)
+            inverse = self.select(self.fcmp("oeq", total, self.constant(0.0)), self.constant(0.0), inverse)
+        return self.select_vec(self.icmp("eq", self.size(a.keys), 0), ZERO, inverse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +201,11 @@ def write_rotated(t: AttendBuilder, which: str, at: Mapping[str, Ptr], first: In
     """Rows of queries or keys, rotated and contiguous."""
     a = t.problem
     assert a.rotated is not None
-    given: list[Ptr | I64 | int] = []
+    arguments: list[Ptr | I64 | int] = []
     for name in (which, f"cos_{which}", f"sin_{which}"):
         stride = a.strides[name][-2]
-        given += [t.ptr_add(at[name], t.scaled(first, stride)), t.size(stride)]
-    t.call_shared(rotate_function(a.device, a.d, a.rotated, a.form, a.stored), *given, rows, to)
+        arguments += [t.ptr_add(at[name], t.scaled(first, stride)), t.size(stride)]
+    t.call_shared(rotate_function(a.device, a.d, a.rotated, a.form, a.stored), *arguments, rows, to)
 
 
 class QueryBlock:
@@ -263,10 +263,10 @@ class QueryBlock:
         with t.carry(0, count, starts) as state:
             key = t.add(first, state.index)
             at = t.ptr_add(self.room["scores"], t.mul(state.index, self.row))
-            given = {n: self._masked(n, key, state.index) for n in ("mask", "keep") if n in a.strides}
+            masks = {n: self._masked(n, key, state.index) for n in ("mask", "keep") if n in a.strides}
             for i in range(self.wide):
                 here = t.ptr_add(at, i * t.bytes)
-                x = self._bent(t.load(here, t.bytes), i, key, {n: v[i] for n, v in given.items()})
+                x = self._bent(t.load(here, t.bytes), i, key, {n: v[i] for n, v in masks.items()})
                 t.store(x, here, t.bytes)
                 state.vectors[i] = t.fmax(x, state.vectors[i])
         for i, x in enumerate(state.vectors):
@@ -281,7 +281,7 @@ class QueryBlock:
         at = t.ptr_add(self.at[name], t.scaled(key, self.a.strides[name][-1]))
         return [t.splat(t.load_scalar_as_f32(at, t.stored(name)))] * self.wide
 
-    def _bent(self, x: Vec, i: int, key: I64, given: Mapping[str, Vec]) -> Vec:
+    def _bent(self, x: Vec, i: int, key: I64, masks: Mapping[str, Vec]) -> Vec:
         t, a = self.t, self.a
         if a.softcap is not None:
             x = t.fmul(fast_tanh(t, x), t.constant(a.softcap))
@@ -289,7 +289,7 @@ class QueryBlock:
         own: VecI32 | None = None
         if a.causal:
             own, keys = t.positions(self.first, i), t.splat_i32(key)
-        return t.shown(x, given, keys, own)
+        return t.shown(x, masks, keys, own)
 
     def sees_nothing(self, highest: float) -> I1:
         """Whether some query has met no higher score than that of hidden keys: then those left out count as much."""

@@ -12,7 +12,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.row_steps import row_steps
+from dovetail.kernels.families.row_steps import RowForm, row_steps, steps_above
 from dovetail.kernels.problems.attention import (
     Attention,
     attention_call,
@@ -45,24 +45,24 @@ class _Step:
 
 def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel with queries in lanes and an online softmax over blocks of keys."""
-    found = of.once(_attention)
-    if isinstance(found, Refused):
-        return found
-    if found.problem.is_few:
-        return Refused("queries_fill_lanes", str(found.problem.queries), f"more than {ATTENTION.few}")
-    return Offer(lambda: _job(found, attend_code(found.problem)))
+    step = of.once(_attention)
+    if isinstance(step, Refused):
+        return step
+    if step.problem.is_few:
+        return Refused("queries_fill_lanes", str(step.problem.queries), f"more than {ATTENTION.few}")
+    return Offer(lambda: _job(step, attend_code(step.problem)))
 
 
 def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel for a few queries, with features in lanes: it reads keys and values once."""
-    found = of.once(_attention)
-    if isinstance(found, Refused):
-        return found
-    problem = found.problem
+    step = of.once(_attention)
+    if isinstance(step, Refused):
+        return step
+    problem = step.problem
     if not problem.is_few:
         queries = str(problem.queries) if problem.rotated is None else "rotated queries"
         return Refused("queries_are_few", queries, f"at most {ATTENTION.few}, known and not rotated")
-    return Offer(lambda: _job(found, attend_code(found.problem)))
+    return Offer(lambda: _job(step, attend_code(step.problem)))
 
 
 def offer_backward(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -74,13 +74,13 @@ def offer_backward(of: StepProblem[CpuDevice]) -> Offer | Refused:
     forward = value.op.forward_value(value)
     call: dict[str, Any] = attention.arguments(forward.operands, forward.attrs)
     names = forward.attrs["operands"]
-    wanted = tuple([str(names[i]) for i in value.attrs["wanted"]])
-    written = dict(zip([f"d{name}" for name in wanted], of.step.results, strict=True))
+    gradients = tuple([str(names[i]) for i in value.attrs["wanted"]])
+    written = dict(zip([f"d{name}" for name in gradients], of.step.results, strict=True))
     bindings = {**call, **written, "g": value.operands[-1]}
-    found = attention_of(forward, call, of.locations, {**written, "g": value.operands[-1]})
-    if isinstance(found, Refused):
-        return found
-    problem = AttendBack.of(of.device, found, wanted)
+    shape = attention_of(forward, call, of.locations, {**written, "g": value.operands[-1]})
+    if isinstance(shape, Refused):
+        return shape
+    problem = AttendBack.of(of.device, shape, gradients)
     return Offer(lambda: _job(_Step(problem, {n: bindings[n] for n in problem.pointers}), backward_code(problem)))
 
 
@@ -92,14 +92,14 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     value = of.value if anchor is None else attention_call(of.value, anchor)
     assert isinstance(value.op, FusedOp), "the table lists its ops"
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
-    found = attention_of(value, call, of.locations)
-    if isinstance(found, Refused):
-        return found
-    problem = _on(of, found)
+    attention = attention_of(value, call, of.locations)
+    if isinstance(attention, Refused):
+        return attention
+    problem = _on(of, attention)
     bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
     if anchor is None:
         return _Step(problem, bindings)
-    steps = row_steps(of, anchor, axes_of(anchor), "row", of.device.lanes)
+    steps = row_steps(of, anchor, steps_above(of, anchor), axes_of(anchor), RowForm("row", of.device.lanes))
     if isinstance(steps, Refused):
         return steps
     epilogue, function = row_epilogue(steps)
@@ -111,20 +111,20 @@ def _widened(of: StepProblem[CpuDevice]) -> _Step | Refused:
     widened = find_widened(of.value, of.locations)
     if widened is None:
         return Refused("attention_reads_operands", "steps before it")
-    found = widened.attention({"y": of.step.results[0]}, of.locations)
-    if isinstance(found, Refused):
-        return found
-    problem = _on(of, found)
+    attention = widened.attention({"y": of.step.results[0]}, of.locations)
+    if isinstance(attention, Refused):
+        return attention
+    problem = _on(of, attention)
     if not problem.is_few:
         return Refused("queries_are_few", str(problem.queries), f"at most {ATTENTION.few}, for keys of f16")
-    given = [name for name in problem.pointers if name != "y"]
-    bindings = {**{name: widened.operand(name) for name in given}, "y": of.step.results[0]}
-    return _Step(replace(problem, offsets=tuple([(name, widened.offset(name)) for name in given])), bindings)
+    names = [name for name in problem.pointers if name != "y"]
+    bindings = {**{name: widened.operand(name) for name in names}, "y": of.step.results[0]}
+    return _Step(replace(problem, offsets=tuple([(name, widened.offset(name)) for name in names])), bindings)
 
 
-def _on(of: StepProblem[CpuDevice], found: Attention) -> Attend:
+def _on(of: StepProblem[CpuDevice], attention: Attention) -> Attend:
     """An attention on the device of a step."""
-    problem = Attend.on(of.device, found)
+    problem = Attend.on(of.device, attention)
     if not of.locations.is_fast:
         return problem
     is_long = of.device.has("fma_by_lane") and not packs(problem, "k") and not packs(problem, "v")

@@ -17,7 +17,7 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import Job, Packed, Priced, SharedFunction, SizeFunction, Template, Tiling, Variant
-from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
+from dovetail.targets.cpu.conv.epilogue import WithEpilogue, with_epilogue
 from dovetail.targets.cpu.conv.policy import ISSUE
 
 
@@ -136,18 +136,18 @@ def between(condition: str, found: int, least: int, most: int | None = None) -> 
     return Refused(condition, str(found), f"at least {least}" if most is None else f"{least} to {most}")
 
 
-def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProblem] | Refused:
     """A step as a convolution."""
     plain = Convolution.of(of.value)
     if plain is None:
         return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
     if not plain.is_dense:
         return Refused("convolution_is_of_f32", str(of.value.type), "f32 along one or two axes")
-    found = with_rows(plain, of)
+    found = with_epilogue(plain, of)
     return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
 
 
-def with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+def with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProblem] | Refused:
     """A step as a convolution with weights that are known when parameters are bound."""
     read = of.once(convolution_of)
     if isinstance(read, Refused) or read[0].convolution.has_bound_weights(of.locations):
@@ -155,7 +155,7 @@ def with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProble
     return Refused("weights_are_bound", "weights of a run", "parameters, which are packed before the run")
 
 
-def with_weights_of_a_run(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+def with_weights_of_a_run(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProblem] | Refused:
     """A step as a convolution with weights that a run computes, or is given."""
     read = of.once(convolution_of)
     if isinstance(read, Refused) or not read[0].convolution.has_bound_weights(of.locations):

@@ -1,13 +1,16 @@
 """Convolution along one axis by im2col: what each output pixel sees becomes a row, and rows are multiplied with panels.
 
 A cell is one panel of filters for one block of pixels; pixels are numbered through all images.
+
+It stays apart from the other nests: panels, micro-kernel and epilogue are those of a matrix product, and pixels of
+several images share a register tile.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
@@ -123,7 +126,7 @@ class _Driver(Builder):
         self.shape = shape
         self.epilogue = epilogue
         self.added = _added(shape.tile)
-        self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.given = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
         self.room = self.ptr_add(SCRATCH, HEAD)
         with self.loop(BEGIN, END) as cell:
             self._cell(cell)

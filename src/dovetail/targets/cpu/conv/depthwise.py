@@ -2,7 +2,8 @@
 
 A tile is some channels of a band of rows of one image. What the band sees is packed for a few channels at a time, with
 zeros around it, even and odd columns apart where the window steps by two. A register tile has one vector of columns of
-several rows: whatever it reads serves all the rows that see it, and the sums go straight to the result.
+several rows: whatever it reads serves all the rows that see it, and the sums go straight to the result. No sum goes
+over channels, so that it has nothing of the nests of other convolutions.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def depthwise_code(tile: DepthwiseTile) -> KernelCode:
     widths = dict.fromkeys((1, tile.wide))
     tiles = [register_tile(tile, rows, wide) for rows in tile.heights for wide in widths]
     packs = [_pack_function(tile, narrow) for narrow in (True, False)]
-    finish = finish_row(tile.device, Epilogue(tile.epilogue.act))
+    finish = finish_row(tile.device, Epilogue(tile.epilogue.steps))
     return assemble("depth_conv", [_kernel(tile)], [finish, *packs, *tiles])
 
 
@@ -187,7 +188,7 @@ def _store(t: VectorBuilder, tile: DepthwiseTile, sums: Mapping[Spot, Vec], mask
         if epilogue.residual:
             residual = t.ptr_add(Ptr("%r"), by)
             x = t.fadd(x, t.load(residual) if mask is None else t.load_masked(mask, residual))
-        x = activate(t, epilogue.act, x)
+        x = activate(t, epilogue.steps, x)
         if mask is None:
             t.store(x, t.ptr_add(Ptr("%y"), by))
         else:
@@ -337,7 +338,7 @@ def _kernel(tile: DepthwiseTile) -> Function:
                 r = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), own) if tile.epilogue.residual else NULL
                 _channel(t, tile, a, band, channel, t.ptr_add(a.seen, t.mul(one, plane)), y, r)
                 if tile.epilogue.finishes:
-                    t.call(finish_signature(Epilogue(tile.epilogue.act)), y, t.mul(own_rows, a.out_width))
+                    t.call(finish_signature(Epilogue(tile.epilogue.steps)), y, t.mul(own_rows, a.out_width))
                 if target is not None:
                     place = (image, channel, t.mul(first_row, a.out_width))
                     target.write(t, 0, 1, t.mul(own_rows, a.out_width), place)

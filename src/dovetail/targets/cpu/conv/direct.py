@@ -119,18 +119,18 @@ def _accumulate(t: VectorBuilder, tile: PixelTile, state: Carried, x: Ptr, vecto
 
 def _store_sums(t: VectorBuilder, tile: PixelTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
     """Add a piece to the sums before it, and activate them after the last piece. A single piece reads no sums."""
-    act = tile.epilogue.in_registers
+    steps = tile.epilogue.in_registers
     rows = [t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i)) for i in range(tile.filters)]
     spots = [t.ptr_add(row, t.bytes * j) for row in rows for j in range(vectors)]
 
     def single() -> None:
         for spot, piece in zip(spots, sums, strict=True):
-            t.store(activate(t, act, piece), spot)
+            t.store(activate(t, steps, piece), spot)
 
     def added() -> None:
         for spot, piece in zip(spots, sums, strict=True):
             total = t.select_vec(first, piece, t.fadd(t.load(spot), piece))
-            done = activate(t, act, total)
+            done = activate(t, steps, total)
             t.store(total if done == total else t.select_vec(last, done, total), spot)
 
     t.either(t.and_(first, last), single, added)

@@ -1,9 +1,9 @@
 """What becomes of the sums of a convolution, the same in every engine.
 
-Register tiles, or the function that transposes their sums, add bias and residual and apply the activation, or cheap
-elementwise steps of a region, as vector code. Activations of many instructions may be applied to a finished row in L1.
-All other steps are a function of finished rows in the loop language, as after a GEMM: an engine stores its results in
-rows of its workspace, as it finishes them anyhow, and calls the function on these.
+Register tiles, or the function that transposes their sums, add bias and residual. Steps that read nothing else, an
+activation or those of a region, are vector code: in register tiles if they are few, in transposes, or in a pass over a
+finished row in L1. All others are a function of finished rows in the loop language, as after a GEMM: an engine stores
+its results in rows of its workspace, as it finishes them anyhow, and calls the function on these.
 """
 
 from __future__ import annotations
@@ -14,33 +14,67 @@ from typing import Any, TypeAlias, TypeVar
 
 from dovetail.codegen.llvm.arguments import Arguments
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Mask, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, TRUE, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
 from dovetail.codegen.llvm.maths import vectors as maths
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.vector import FloatOrder, VectorBuilder
 from dovetail.dataclass import dataclass
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.row_steps import row_steps
-from dovetail.kernels.problems.convolution import Convolution
-from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.problems.region_steps import AXES, EpilogueSteps, Operand
+from dovetail.kernels.families.row_steps import RowForm, row_steps, steps_above
+from dovetail.kernels.loops.body import Body, reads
+from dovetail.kernels.problems.convolution import AXES, Convolution
+from dovetail.kernels.problems.epilogue import ROWS, Epilogue, Operand, RowSteps, Steps, bound_of
 from dovetail.kernels.spec import SharedFunction
-from dovetail.library.activation import Activation
+from dovetail.library.activation import activation
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, RowWriter, more, row_epilogue, words_of
 
 Lanes: TypeAlias = Vec | Mask
 _Rule: TypeAlias = Callable[[VectorBuilder, Sequence[Lanes]], Lanes]
+MOST_STEPS = 12
+"""Steps that are vector code: a transpose applies them to as many vectors as there are lanes."""
 
 
-def apply_steps(t: VectorBuilder, steps: Sequence[tuple[str, tuple[Operand, ...]]], x: Vec) -> Vec:
-    """The steps on a vector, after its activation."""
+def activate(t: VectorBuilder, steps: Steps, x: Vec) -> Vec:
+    """The steps on a vector; NaN stays."""
     found: list[Lanes] = [x]
     for op, operands in steps:
-        found.append(RULES[op](t, [found[v] if isinstance(v, int) else t.constant(v) for v in operands]))
+        bound = bound_of(op, operands)
+        if bound is not None:
+            found.append(_clamped(t, op, _vec(found[int(operands[0])]), bound))
+        else:
+            found.append(RULES[op](t, [found[v] if isinstance(v, int) else t.constant(v) for v in operands]))
     return _vec(found[-1])
+
+
+def _clamped(t: VectorBuilder, op: str, x: Vec, bound: float) -> Vec:
+    """A comparison, which NaN passes; of two zeros the bound is taken from below."""
+    far = t.fcmp("ogt" if op == "minimum" else "ole", x, t.constant(bound))
+    return t.select(far, t.constant(bound), x)
+
+
+def vector_steps(body: Body, anchor: Value) -> Steps | None:
+    """The steps of a body as vector code; None where something else is read, or is no vector code."""
+    if reads(body) or len(body.results) != 1 or body.results[0].dtype is not f32:
+        return None
+    numbers: dict[Value, Operand] = {anchor: 0}
+    steps: list[tuple[str, tuple[Operand, ...]]] = []
+    for value in body.order:
+        literals = {v: leaf.scalar_of(v) for v in value.operands if v.dtype is f32}
+        numbers |= {v: x for v, x in literals.items() if isinstance(x, float)}
+        dtype = bool_ if value.op.name in _TESTS else f32
+        if value.op.name not in RULES or value.shape != anchor.shape or value.dtype is not dtype:
+            return None
+        if not all(v in numbers for v in value.operands):
+            return None
+        steps.append((value.op.name, tuple([numbers[v] for v in value.operands])))
+        numbers[value] = len(steps)
+    return tuple(steps) if len(steps) <= MOST_STEPS else None
 
 
 def _vec(x: Lanes) -> Vec:
@@ -74,18 +108,13 @@ def _called(name: str) -> _Rule:
     return rule
 
 
-def _relu(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
-    (x,) = xs
-    return t.select(t.fcmp("ole", _vec(x), t.constant(0.0)), t.constant(0.0), _vec(x))
-
-
 RULES: Mapping[str, _Rule] = {
     "add": _contracted("fadd"),
     "sub": _contracted("fsub"),
     "mul": _contracted("fmul"),
     "neg": lambda t, xs: Vec(t.let(f"fneg {t.vec} {_vec(xs[0])}")),
     "abs": _called("fabs"),
-    "relu": _relu,
+    "relu": lambda t, xs: _clamped(t, "relu", _vec(xs[0]), 0.0),
     # NaN stays, and 0.0 is larger than -0.0.
     "maximum": _called("maximum"),
     "minimum": _called("minimum"),
@@ -94,6 +123,9 @@ RULES: Mapping[str, _Rule] = {
     "trunc": _called("trunc"),
     "round": _called("roundeven"),
     "where": lambda t, xs: t.select(_mask(xs[0]), _vec(xs[1]), _vec(xs[2])),
+    "sigmoid": lambda t, xs: maths.sigmoid(t, _vec(xs[0])),
+    "tanh": lambda t, xs: maths.tanh(t, _vec(xs[0])),
+    "erf": lambda t, xs: maths.erf(t, _vec(xs[0])),
     "is_nan": lambda t, xs: t.fcmp("uno", _vec(xs[0]), _vec(xs[0])),
     "equal": _tested("oeq"),
     "not_equal": _tested("une"),
@@ -103,36 +135,7 @@ RULES: Mapping[str, _Rule] = {
     "greater_equal": _tested("oge"),
 }
 """What each primitive of f32 is on vectors: the same arithmetic as that of a region of its own."""
-
-
-def activate(t: VectorBuilder, act: Activation | EpilogueSteps, x: Vec) -> Vec:
-    """An activation of every lane, or the steps of a region; NaN stays."""
-    if isinstance(act, EpilogueSteps):
-        return apply_steps(t, act.steps, activate(t, act.act, x))
-    match act:
-        case "none":
-            return x
-        case "relu":
-            return t.select(t.fcmp("ole", x, t.constant(0.0)), t.constant(0.0), x)
-        case "relu6":
-            return t.clamp(x, 0.0, 6.0)
-        case "hard_sigmoid":
-            return t.clamp(t.fma(x, t.constant(1 / 6), t.constant(0.5)), 0.0, 1.0)
-        case "hard_swish":
-            return t.fmul(x, activate(t, "hard_sigmoid", x))
-        case "sigmoid":
-            return maths.sigmoid(t, x)
-        case "silu":
-            return t.fmul(x, maths.sigmoid(t, x))
-        case "tanh":
-            return maths.tanh(t, x)
-        case "gelu":
-            bent = maths.erf(t, t.fmul(x, t.constant(0.5**0.5)))
-        case "gelu_tanh":
-            cube = t.fmul(t.fmul(x, x), x)
-            inner = t.fma(cube, t.constant(0.044715), x)
-            bent = maths.tanh(t, t.fmul(t.constant(0.7978845608028654), inner))
-    return t.fmul(t.fmul(t.constant(0.5), x), t.fadd(t.constant(1.0), bent))
+_TESTS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_nan"})
 
 
 def finish_signature(epilogue: Epilogue) -> Signature:
@@ -142,73 +145,87 @@ def finish_signature(epilogue: Epilogue) -> Signature:
 
 
 def finish_row(device: CpuDevice, epilogue: Epilogue) -> Function:
-    """Activate a row of results where it is, after a row of the residual was added if there is one."""
+    """Apply the steps to a row of results where it is, after a row of the residual was added if there is one.
+
+    Elements of the residual are `step` bytes apart.
+    """
     t = VectorBuilder(device)
-    y, count = Ptr("%y"), I64("%count")
-    if epilogue.residual:
-        _add_row(t, epilogue.act, y, Ptr("%r"), I64("%step"), count)
-    else:
-        _activate_row(t, epilogue.act, y, count)
-    return t.function(finish_signature(epilogue))
-
-
-def _activate_row(t: VectorBuilder, act: Activation | EpilogueSteps, y: Ptr, count: I64) -> None:
+    y, count, steps, residual = Ptr("%y"), I64("%count"), epilogue.steps, epilogue.residual
+    r, step = Ptr("%r"), I64("%step")
     full = t.sdiv(count, t.lanes)
-    with t.loop(0, full) as i:
-        here = t.ptr_add(y, t.mul(i, t.bytes))
-        t.store(activate(t, act, t.load(here)), here)
-    with t.loop(full, t.ceil_div(count, t.lanes)) as i:
-        first = t.mul(i, t.lanes)
-        here, some = t.ptr_add(y, t.mul(first, 4)), t.lanes_within(first, count)
-        t.store_masked(some, activate(t, act, t.load_masked(some, here)), here)
-
-
-def _add_row(t: VectorBuilder, act: Activation | EpilogueSteps, y: Ptr, r: Ptr, step: I64, count: I64) -> None:
-    """The same with a residual whose elements are `step` bytes apart."""
-    dense = t.icmp("eq", step, 4)
-    full = t.select_int(dense, t.sdiv(count, t.lanes), 0)
+    dense = t.icmp("eq", step, 4) if residual else TRUE
+    if residual:
+        full = t.select_int(dense, full, 0)
     with t.loop(0, full) as i:
         by = t.mul(i, t.bytes)
         here = t.ptr_add(y, by)
-        t.store(activate(t, act, t.fadd(t.load(here), t.load(t.ptr_add(r, by)))), here)
+        x = t.load(here)
+        t.store(activate(t, steps, t.fadd(x, t.load(t.ptr_add(r, by))) if residual else x), here)
     with t.loop(full, t.ceil_div(count, t.lanes)) as i:
         first = t.mul(i, t.lanes)
-        some = t.lanes_within(first, count)
-        here, residual = t.ptr_add(y, t.mul(first, 4)), t.ptr_add(r, t.mul(first, step))
+        some, here = t.lanes_within(first, count), t.ptr_add(y, t.mul(first, 4))
         x = t.load_masked(some, here)
-        with t.when(dense):
-            t.store_masked(some, activate(t, act, t.fadd(x, t.load_masked(some, residual))), here)
-        with t.unless(dense):
-            found = t.gather(some, residual, step, t.constant(0.0))
-            t.store_masked(some, activate(t, act, t.fadd(x, found)), here)
+        if not residual:
+            t.store_masked(some, activate(t, steps, x), here)
+        else:
+            there = t.ptr_add(r, t.mul(first, step))
+            with t.when(dense):
+                t.store_masked(some, activate(t, steps, t.fadd(x, t.load_masked(some, there))), here)
+            with t.unless(dense):
+                found = t.gather(some, there, step, t.constant(0.0))
+                t.store_masked(some, activate(t, steps, t.fadd(x, found)), here)
+    return t.function(finish_signature(epilogue))
 
-
-ROWS = "rows"
-"""The part of the workspace for finished rows, in variants that have no other place for them."""
 
 A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class WithRows:
-    """A convolution with the code of its steps on rows, if it has such, and the functions that its kernels call."""
+class WithEpilogue:
+    """A convolution with the code of its epilogue, and the functions that its kernels call."""
 
     convolution: Convolution
     shared: tuple[SharedFunction, ...] = ()
 
 
-def with_rows(found: Convolution, of: StepProblem[CpuDevice]) -> WithRows | Refused:
-    """The convolution of a step with the code of its steps on rows."""
-    if not found.has_row_steps:
-        return WithRows(found)
-    assert found.call is not None, "only a region has steps"
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The steps on the sums of a convolution: vector code, then loops over finished rows."""
+
+    steps: Steps = ()
+    rows: RowSteps | None = None
+
+
+def steps_of(found: Convolution, of: StepProblem[object], form: RowForm) -> Applied | Refused:
+    """All steps as vector code, or else the activation alone."""
+    if found.results_of_sums == (found.sums,):
+        return Applied()
+    above = steps_above(of, found.sums, found.results_of_sums)
+    whole = None if isinstance(above, Refused) else vector_steps(above, found.sums)
+    if whole is not None:
+        return Applied(whole)
+    if found.act == "none":
+        steps: Steps = ()
+    else:
+        activated = steps_above(of, found.sums, (activation(found.act, found.sums),))
+        assert not isinstance(activated, Refused), "activations are compiled"
+        steps = vector_steps(activated, found.sums) or ()
+    rows = row_steps(of, found.call, steps_above(of, found.call, found.results), AXES, form)
+    return rows if isinstance(rows, Refused) else Applied(steps, rows)
+
+
+def with_epilogue(found: Convolution, of: StepProblem[CpuDevice]) -> WithEpilogue | Refused:
+    """The convolution of a step with the code of its steps."""
     # The rows of a depthwise kernel are long, and LLVM unrolls its loop as it likes.
     lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else of.device.lanes
-    steps = row_steps(of, found.call, AXES, "channel", lanes)
-    if isinstance(steps, Refused):
-        return steps
-    rows, function = row_epilogue(steps)
-    return WithRows(replace(found, rows=rows, row_steps=steps), (function,))
+    applied = steps_of(found, of, RowForm("channel", lanes))
+    if isinstance(applied, Refused):
+        return applied
+    epilogue = Epilogue(applied.steps, found.b is not None, found.residual is not None)
+    if applied.rows is None:
+        return WithEpilogue(replace(found, epilogue=epilogue))
+    rows, function = row_epilogue(applied.rows)
+    return WithEpilogue(replace(found, epilogue=replace(epilogue, rows=rows), row_steps=applied.rows), (function,))
 
 
 def arguments_of(kind: type[A], epilogue: Epilogue, *residual: str, without: Iterable[str] = ()) -> Arguments[A]:

@@ -1,4 +1,8 @@
-"""The register tile of few results: rows of results of some channels by vectors of filters, summed over pixels."""
+"""The register tile of few results: rows of results of some channels by vectors of filters, summed over pixels.
+
+It stays apart from the nest of `filters_in_lanes`: windows are as large as images and filters are those of a run, so a
+tile transposes the filters of one channel, shares them among images, and keeps the sums of all images meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, transpose_s
 from dovetail.targets.cpu.conv.packing import pointers
 from dovetail.targets.cpu.conv.patches import pack_phase, pack_phase_signature
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, tiles_of
-from dovetail.targets.cpu.gemm.f32.pair_pack import Layout, pack_function
+from dovetail.targets.cpu.gemm.f32.pair_pack import OperandLayout, pack_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class FewResultsForm:
 
     tile: FewResultsTile
     epilogue: Epilogue
-    layout: Layout
+    layout: OperandLayout
 
 
 ARGUMENTS = Arguments(FewResultsArgs)

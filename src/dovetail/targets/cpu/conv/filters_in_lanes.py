@@ -248,13 +248,13 @@ def transpose_sums(tile: RegisterTile) -> Function:
             # After the last pixel the last one is read again; what is made of it is not stored.
             number = t.smin(t.add(pixel, i), t.sub(pixels, 1))
             x = t.load(t.ptr_add(Ptr("%sums"), t.mul(number, I64("%apart"))))
-            rows.append(activate(t, before.act, x if bias is None else t.fadd(x, bias)))
+            rows.append(activate(t, before.steps, x if bias is None else t.fadd(x, bias)))
         mask = t.lanes_within(pixel, pixels)
         for i, x in enumerate(t.transpose(rows)):
             with t.when(t.icmp("slt", i, I64("%filters"))):
                 by = t.add(t.mul(step, i), t.mul(pixel, 4))
                 if epilogue.residual:
-                    x = activate(t, epilogue.act, t.fadd(x, t.load_masked(mask, t.ptr_add(Ptr("%r"), by))))
+                    x = activate(t, epilogue.steps, t.fadd(x, t.load_masked(mask, t.ptr_add(Ptr("%r"), by))))
                 if epilogue.rows is not None:
                     by = t.add(t.mul(I64("%row_step"), i), t.mul(pixel, 4))
                 t.store_masked(mask, x, t.ptr_add(Ptr("%y"), by))

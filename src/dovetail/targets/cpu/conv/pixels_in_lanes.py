@@ -1,7 +1,8 @@
 """Pixels in the lanes of vectors: the register tile of filters by vectors of pixels, and what it costs.
 
 `direct` goes through all channels and taps for a register tile, whose patch it packed; `pointwise` reads pixels where
-they are, and takes some channels at a time for all filters.
+they are, and takes some channels at a time for all filters. Their nests stay apart: one has filters outside and all
+channels inside, the other pieces of channels outside and filters inside.
 """
 
 from __future__ import annotations

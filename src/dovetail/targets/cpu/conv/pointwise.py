@@ -89,7 +89,7 @@ def pointwise_code(tile: PixelTile) -> KernelCode:
 
 def _finish(tile: PixelTile) -> Epilogue:
     """What is done to finished rows: the activation alone, since sums begin with the residual."""
-    return Epilogue(tile.epilogue.act)
+    return Epilogue(tile.epilogue.steps)
 
 
 def _signature(tile: PixelTile, vectors: int | None = None) -> Signature:

@@ -60,7 +60,7 @@ def forms_of(device: CpuDevice) -> tuple[tuple[int, int], ...]:
 
 def micro_kernel_signature(tile: RegisterTile, lines: int) -> Signature:
     """The micro-kernel that prefetches `lines` lines of what is `next` in each iteration."""
-    marks = tile.epilogue.marks.replace(".relu", "")
+    marks = replace(tile.epilogue, steps=()).marks
     return Signature(
         f"panel_tile.{tile.device.lanes}.{tile.filters}.{tile.pixels}.{lines}{marks}",
         (
@@ -341,12 +341,12 @@ def _transpose_full(tile: RegisterTile) -> Function:
         sums = t.ptr_add(Ptr("%sums"), t.mul(number, t.bytes * tile.block))
         rows = [t.load(t.ptr_add(sums, 4 * tile.block * i)) for i in range(t.lanes)]
         if not epilogue.residual:
-            rows = [activate(t, epilogue.act, x) for x in rows]
+            rows = [activate(t, epilogue.steps, x) for x in rows]
         pixel = t.mul(number, t.bytes)
         for i, x in enumerate(t.transpose(rows)):
             by = t.add(t.mul(step, i), pixel)
             if epilogue.residual:
-                x = activate(t, epilogue.act, t.fadd(x, t.load(t.ptr_add(Ptr("%r"), by))))
+                x = activate(t, epilogue.steps, t.fadd(x, t.load(t.ptr_add(Ptr("%r"), by))))
             t.store(x, t.ptr_add(Ptr("%y"), by))
     return t.function(_TRANSPOSE_FULL)
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.problems.convolution import ConvProblem
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import Epilogue, RowEpilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import EpilogueSteps
-from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.targets.cpu.conv.conv1d import LinePanels
 from dovetail.targets.cpu.conv.depthwise import Depthwise, DepthwiseTile
 from dovetail.targets.cpu.conv.direct import Direct
@@ -49,7 +47,6 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.geometry": ConvGeometry,
     "conv.epilogue": Epilogue,
     "conv.row_epilogue": RowEpilogue,
-    "conv.steps": EpilogueSteps,
     "conv.shape": PixelTile,
     "conv.register_tile": RegisterTile,
     "conv.depthwise_shape": DepthwiseTile,

@@ -9,12 +9,11 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct import Direct, direct_code
-from dovetail.targets.cpu.conv.epilogue import with_rows
+from dovetail.targets.cpu.conv.epilogue import with_epilogue
 from dovetail.targets.cpu.conv.packing import Packing, bindings
 from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile
 
@@ -22,25 +21,20 @@ from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile
 def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a transposed convolution with weights that are known when parameters are bound."""
     value, locations, device = of.value, of.locations, of.device
-    inside = find_convolution(value)
-    call = value if inside is None else inside.call
-    if call.op is not conv_transpose or call.rank > 4 or call.dtype is not f32:
-        return Refused("one_or_two_spatial_axes_of_f32", str(call.type))
-    x, w = value.operands[:2] if inside is None else (inside.operands["x"], inside.operands["w"])
+    plain = Convolution.of(value, (conv_transpose,))
+    if plain is None or plain.x.rank > 4 or plain.call.dtype is not f32:
+        return Refused("one_or_two_spatial_axes_of_f32", str(value.type))
+    x, w = plain.x, plain.w
     if 0 in w.shape or not locations.is_bound(w):
         return Refused("weights_are_bound", "weights of a run, or none")
-    attrs, groups = call.attrs, int(call.attrs["groups"])
+    attrs, groups = plain.attrs, int(plain.attrs["groups"])
     filters, channels = known(w.shape[1]), known(w.shape[0]) // groups
     window = [known(size) for size in w.shape[2:]]
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
-    result = of.step.results[0]
-    geometry = ConvGeometry.of(x.shape[2:], steps[2:], result.shape[2:], window, ones, attrs["dilations"], before)
-    act = "none" if inside is None else inside.applied
-    has_row_steps = inside is not None and inside.steps is None
-    plain = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
-    made = with_rows(plain, of)
+    geometry = ConvGeometry.of(x.shape[2:], steps[2:], plain.result.shape[2:], window, ones, attrs["dilations"], before)
+    made = with_epilogue(plain, of)
     if isinstance(made, Refused):
         return made
     found = made.convolution

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Signature, named
@@ -30,12 +30,12 @@ from dovetail.targets.cpu.gemm.tile import Tile
 def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
     """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
     t = Builder()
-    given = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
+    words = NamedArguments.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
     after = t.add(END, t.sub(END, BEGIN))
     for operand in fetched:
-        step = given.sizes[str(symbol(f"{operand}_row"))]
+        step = words.sizes[str(symbol(f"{operand}_row"))]
         with t.loop(END, after) as row:
-            prefetch_row(t, given.pointers[operand], t.mul(row, step), width, line)
+            prefetch_row(t, words.pointers[operand], t.mul(row, step), width, line)
     t.call(DRIVER.renamed(inner_name(epilogue)), WORDS, BEGIN, END, SCRATCH)
     return t.function(DRIVER, attributes="nounwind")
 
@@ -52,7 +52,7 @@ LIVE = symbol("live_columns")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """A matrix that the kernel packs into its workspace before it reads it: which pointer, and its dtype."""
 
     pointer: str
@@ -86,7 +86,7 @@ class Shape:
 def gemm_code(
     stem: str,
     shape: Shape,
-    rows: Source | None,
+    rows: RowSource | None,
     epilogues: Sequence[Kernel],
     multiply: tuple[SharedFunction, Signature],
 ) -> KernelCode:
@@ -155,7 +155,7 @@ class Cells(VectorBuilder):
         self.epilogues = epilogues
         self.finishers = [_finisher(epilogue, shape, fetched=self.fetched) for epilogue in epilogues]
         """The epilogues as functions."""
-        self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
 
     @property
     def fetched(self) -> Sequence[str]:
@@ -163,30 +163,30 @@ class Cells(VectorBuilder):
         return self.shape.fetched
 
     def size(self, name: str) -> I64:
-        return self.given.sizes[name]
+        return self.arguments.sizes[name]
 
     def pointer(self, name: str) -> Ptr:
-        return self.given.pointers[name]
+        return self.arguments.pointers[name]
 
     def offsets(self, matrix: I64) -> dict[str, I64]:
         """For each pointer, the bytes before a matrix of the batch."""
-        found = dict.fromkeys(self.shape.pointers, I64("0"))
+        offsets = dict.fromkeys(self.shape.pointers, I64("0"))
         for axis in reversed(range(self.shape.batch)):
             index = matrix
             if axis:
                 extent = self.size(f"batch{axis}")
                 index, matrix = self.urem(matrix, extent), self.udiv(matrix, extent)
             for name in self.shape.pointers:
-                found[name] = self.add(found[name], self.mul(index, self.size(f"{name}_batch{axis}")))
-        return found
+                offsets[name] = self.add(offsets[name], self.mul(index, self.size(f"{name}_batch{axis}")))
+        return offsets
 
-    def go_through(self, found: Ptr | None) -> None:
+    def go_through(self, block_state: Ptr | None) -> None:
         """Write the loop over cells; where rows are in groups, four words remember the block that was found last."""
         groups = self.shape.groups
         with self.loop(BEGIN, END) as number:
             panel, block = self.urem(number, self.size("panels")), self.udiv(number, self.size("panels"))
-            if groups is not None and found is not None:
-                rows = find_block(self, self.given, groups, block, found)
+            if groups is not None and block_state is not None:
+                rows = find_block(self, self.arguments, groups, block, block_state)
                 with self.when(self.icmp("sgt", rows.count, 0)):
                     packed = self.add(self.mul(rows.group, self.size("panels")), panel)
                     offsets = self.offsets(I64("0"))
@@ -215,12 +215,12 @@ class Cells(VectorBuilder):
     def finish(self, cell: Cell) -> None:
         """Multiply a block of rows with a panel, and run the epilogue."""
 
-    def words(self, sums: Ptr, cell: Cell, onto: Ptr = SCRATCH) -> None:
+    def words(self, accumulators: Ptr, cell: Cell, onto: Ptr = SCRATCH) -> None:
         """Write the words of the epilogue for the sums of a panel."""
-        given: list[Ptr | I64] = [sums]
-        given += [self.corner(name, cell) for name in (*self.shape.operands, "c")]
-        given += [cell.columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
-        store_words(self, given, onto)
+        words: list[Ptr | I64] = [accumulators]
+        words += [self.corner(name, cell) for name in (*self.shape.operands, "c")]
+        words += [cell.columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
+        store_words(self, words, onto)
 
     def prefetch_operands(self, cell: Cell) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
@@ -233,11 +233,11 @@ class Cells(VectorBuilder):
     def epilogue_of(self, columns: I64) -> Ptr:
         """The function that takes the sums of a panel of some columns."""
         shape = self.shape
-        found = [Ptr(f"@{called.name}") for _, called in self.finishers]
-        if len(found) == 1:
-            return found[0]
+        functions = [Ptr(f"@{called.name}") for _, called in self.finishers]
+        if len(functions) == 1:
+            return functions[0]
         is_full = self.icmp("eq", columns, shape.tile.columns // shape.streams)
-        return self.select_ptr(is_full, found[1], found[0])
+        return self.select_ptr(is_full, functions[1], functions[0])
 
     def corner(self, name: str, cell: Cell) -> Ptr:
         """A tensor's element at the first row and column of the cell."""
@@ -247,15 +247,17 @@ class Cells(VectorBuilder):
 
     def copy_element(self, dtype: DType, source: Ptr, target: Ptr, index: Int) -> None:
         """One element of any float type as f32."""
-        found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
+        element = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
         there = self.element(target, "float", index)
-        self.emit(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {there}, align 4")
+        self.emit(f"store float {scalar.cast(self, element, dtype, f32)}, ptr {there}, align 4")
 
 
 class _Driver(Cells):
     """The function that goes through cells of f32."""
 
-    def __init__(self, shape: Shape, packed: Source | None, epilogues: Sequence[Kernel], multiply: Signature) -> None:
+    def __init__(
+        self, shape: Shape, packed: RowSource | None, epilogues: Sequence[Kernel], multiply: Signature
+    ) -> None:
         super().__init__(shape, epilogues)
         self.packed = packed
         self.multiply = multiply
@@ -263,11 +265,11 @@ class _Driver(Cells):
         self.last = self.alloca("i64")
         """The block whose rows were packed last."""
         self.store_i64(-1, self.last)
-        found = None
+        block_state = None
         if shape.groups is not None:
-            found = self.alloca("[4 x i64]")
-            self.store_i64(-1, found)
-        self.go_through(found)
+            block_state = self.alloca("[4 x i64]")
+            self.store_i64(-1, block_state)
+        self.go_through(block_state)
 
     def rows_of(self, block: I64) -> tuple[I64, I64]:
         """Blocks of rows are equally high."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dovetail.codegen.llvm.arguments import Words
+from dovetail.codegen.llvm.arguments import NamedArguments
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64, Ptr
 from dovetail.dataclass import dataclass
@@ -43,25 +43,25 @@ class GroupBlock:
     """Whether the rows are of a group, not after the last one."""
 
 
-def find_block(t: Builder, given: Words, of: Groups, number: I64, at: Ptr) -> GroupBlock:
+def find_block(t: Builder, arguments: NamedArguments, of: Groups, number: I64, at: Ptr) -> GroupBlock:
     """The block of a number; four words remember the last one, of which the first is -1 where there is none."""
     words = [t.ptr_add(at, 8 * i) for i in range(4)]
     with t.when(t.icmp("ne", number, t.load_i64(words[0]))):
         t.store_i64(number, words[0])
-        _search(t, given, of, number, words[1:])
+        _search(t, arguments, of, number, words[1:])
     group, first, count = map(t.load_i64, words[1:])
     return GroupBlock(group, first, count, t.icmp("slt", group, of.count))
 
 
-def _search(t: Builder, given: Words, of: Groups, number: I64, found: Sequence[Ptr]) -> None:
+def _search(t: Builder, words: NamedArguments, of: Groups, number: I64, block: Sequence[Ptr]) -> None:
     """Write group, first row and rows of a block. Rows after the last group are those of one more."""
-    rows, ends = given.sizes["rows"], given.pointers["ends"]
+    rows, ends = words.sizes["rows"], words.pointers["ends"]
     passed, start = t.alloca("i64"), t.alloca("i64")
-    for word, slot in ((of.count, found[0]), (0, found[1]), (0, found[2]), (0, passed), (0, start)):
+    for word, slot in ((of.count, block[0]), (0, block[1]), (0, block[2]), (0, passed), (0, start)):
         t.store_i64(word, slot)
     with t.loop(0, of.count + 1) as group:
         is_group = t.icmp("slt", group, of.count)
-        there = t.ptr_add(ends, t.mul(t.select_int(is_group, group, 0), given.sizes["ends_step"]))
+        there = t.ptr_add(ends, t.mul(t.select_int(is_group, group, 0), words.sizes["ends_step"]))
         first = t.load_i64(start)
         # Ends that fall, or pass the last row, name no rows that there are not.
         end = t.smax(first, t.smin(t.select_int(is_group, _loaded(t, of.ends, there), rows), rows))
@@ -70,7 +70,7 @@ def _search(t: Builder, given: Words, of: Groups, number: I64, found: Sequence[P
         own = t.sub(number, before)
         with t.when(t.icmp("ult", own, blocks)):
             row = t.add(first, t.mul(own, of.rows))
-            for word, slot in zip((group, row, t.smin(of.rows, t.sub(end, row))), found, strict=True):
+            for word, slot in zip((group, row, t.smin(of.rows, t.sub(end, row))), block, strict=True):
                 t.store_i64(word, slot)
         t.store_i64(t.add(before, blocks), passed)
         t.store_i64(end, start)
@@ -89,9 +89,9 @@ class Pack(Protocol):
     def layout(self) -> str: ...
     @property
     def dtype(self) -> type[Any]: ...
-    def __call__(self, *given: Array) -> Array: ...
+    def __call__(self, *weights: Array) -> Array: ...
     def room(self, deep: int) -> tuple[int, ...]: ...
-    def write(self, packed: Array, *given: Array) -> None: ...
+    def write(self, packed: Array, *weights: Array) -> None: ...
 
 
 @runtime_checkable
@@ -112,9 +112,9 @@ class Stacked:
         """Equal for equal layouts."""
         return f"stacked {self.count} {self.pack.layout}"
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """The packed matrices [group, …]."""
-        (stack,) = given
+        (stack,) = weights
         whole = HUGE_PAGES.array((len(stack), *self.pack.room(stack.shape[2])), self.pack.dtype)
         for packed, matrix in zip(whole, stack, strict=True):
             self.pack.write(packed, matrix)
@@ -134,7 +134,7 @@ class Stacked:
 def stacked(
     pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack], ends: Value | None
 ) -> Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack | Stacked]:
-    """How the matrices of groups are packed, of which one is packed as given."""
+    """Return a pack of the matrices of groups by the pack of one matrix, which it is without groups."""
     if ends is None:
         return pack
     count = group_count(ends)

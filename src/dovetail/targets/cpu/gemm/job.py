@@ -1,4 +1,4 @@
-"""What all matrix products put together: operands, folded axes, and the epilogue on the sums of a panel."""
+"""The job of a GEMM: operands, folded axes, and the epilogue on the accumulators of a panel."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from dovetail.targets.cpu.gemm.tile import Tile
 class GemmJob:
     """The job of one contraction while it is put together."""
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile) -> None:
-        self.step, self.found, self.locations, self.tile = step, found, locations, tile
-        self.body = found.body
+    def __init__(self, step: Step, contraction: Contraction, locations: TensorLocations, tile: Tile) -> None:
+        self.step, self.contraction, self.locations, self.tile = step, contraction, locations, tile
+        self.body = contraction.body
         overwritten = overwritten_operands(step, locations)
-        self.overwritten = {v for v in found.operands if found.operand(v) in overwritten}
-        self.beside = tuple(v for v in found.operands if v not in self.overwritten)
-        self.width = tile.columns // len(found.streams)
-        columns = found.result.shape[-1]
+        self.overwritten = {v for v in contraction.operands if contraction.operand(v) in overwritten}
+        self.beside = tuple(v for v in contraction.operands if v not in self.overwritten)
+        self.width = tile.columns // len(contraction.streams)
+        columns = contraction.result.shape[-1]
         self.panels = (columns + (self.width - 1)) // self.width
         # Both sides say how deep a product is; a number is worth more than a symbol that has to equal it.
-        depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
+        depths = (contraction.left.shape[-1], *(right.shape[-2] for right in contraction.rights))
         self.deep = next((size for size in depths if isinstance(size, int)), depths[0])
         self.bindings: dict[str, Value | Packed] = {}
         self.fronts: dict[str, tuple[Size, ...]] = {}
@@ -53,7 +53,7 @@ class GemmJob:
         """What the code depends on, after all operands have their sizes."""
         return Shape(
             self.tile,
-            len(self.found.streams),
+            len(self.contraction.streams),
             (*operands, *self.others()),
             len(batch),
             tuple(self.bindings),
@@ -67,36 +67,36 @@ class GemmJob:
 
     def groups(self) -> Groups | None:
         """The groups of rows, where each has a matrix of its own."""
-        ends = self.found.ends
+        ends = self.contraction.ends
         return None if ends is None else Groups(group_count(ends), ends.dtype, self.rows)
 
     def blocks(self, count: Size) -> Size:
         """Blocks of rows, at most."""
-        if self.found.ends is None:
+        if self.contraction.ends is None:
             return (count + (self.rows - 1)) // self.rows
         # Each group that has rows has a block that is not full, and so have those after the last group.
-        return smallest(group_count(self.found.ends) + 1, count) + count // self.rows
+        return smallest(group_count(self.contraction.ends) + 1, count) + count // self.rows
 
     def block_rows(self, count: Size) -> Size:
         """About how many rows a block has."""
-        groups = 1 if self.found.ends is None else group_count(self.found.ends)
+        groups = 1 if self.contraction.ends is None else group_count(self.contraction.ends)
         return (count + (groups - 1)) // groups
 
     def point_weights(self, packed: Packed, front: tuple[Size, ...]) -> None:
-        """The packed weights, whose strides along the axes of the result but the last are given; and ends of groups."""
+        """Bind the packed weights by their strides along all axes of the result but the last, and ends of groups."""
         self.bindings["b0"] = packed
-        ends = self.found.ends
-        self.fronts["b0"] = front if ends is None else (0,) * (self.found.result.rank - 1)
+        ends = self.contraction.ends
+        self.fronts["b0"] = front if ends is None else (0,) * (self.contraction.result.rank - 1)
         if ends is not None:
-            self.bindings["ends"] = self.found.operand(ends)
+            self.bindings["ends"] = self.contraction.operand(ends)
             self.sizes["ends_step"] = self.body.views[ends].strides[-1]
 
     def point_left(self) -> Size:
         """The left operand at rows of the result; its stride along k."""
-        left = self.found.left
+        left = self.contraction.left
         strides = self.body.views[left].strides
-        self.bindings["a"] = self.found.operand(left)
-        self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.found.result.shape[:-1])
+        self.bindings["a"] = self.contraction.operand(left)
+        self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.contraction.result.shape[:-1])
         return strides[-1]
 
     def point_results(self) -> None:
@@ -108,23 +108,23 @@ class GemmJob:
 
     def point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
         """A tensor that is read or written at rows and columns of the result."""
-        spread = stretched(strides, shape, self.found.result.shape)
+        spread = stretched(strides, shape, self.contraction.result.shape)
         self.bindings[name] = of
         self.fronts[name] = spread[:-1]
         self.sizes[f"{name}_column"] = spread[-1]
 
     def operands(self) -> tuple[str, ...]:
-        """What the epilogue reads, each view by a pointer of its own."""
+        """Bind the operands of the epilogue, each view by a pointer of its own."""
         names: list[str] = []
         for i, view in enumerate(self.beside):
             at = self.body.views[view]
             shape = view.shape
-            wide = self.found.parts > 1 and shape and shape[-1] == self.found.products[0].shape[-1]
+            wide = self.contraction.parts > 1 and shape and shape[-1] == self.contraction.products[0].shape[-1]
             # Each part of the columns is read at an offset of its own.
-            narrow = (*shape[:-1], self.found.result.shape[-1]) if wide else shape
-            self.point(f"e{i}", self.found.operand(view), at.strides, narrow)
-            step = self.found.result.shape[-1] * at.strides[-1] if wide else 0
-            self.sizes |= {f"e{i}_part{n}": at.offset + n * step for n in range(self.found.parts if wide else 1)}
+            narrow = (*shape[:-1], self.contraction.result.shape[-1]) if wide else shape
+            self.point(f"e{i}", self.contraction.operand(view), at.strides, narrow)
+            step = self.contraction.result.shape[-1] * at.strides[-1] if wide else 0
+            self.sizes |= {f"e{i}_part{n}": at.offset + n * step for n in range(self.contraction.parts if wide else 1)}
             names.append(f"e{i}")
         return tuple(names)
 
@@ -138,7 +138,7 @@ class GemmJob:
 
     def fold(self) -> tuple[Size, tuple[Size, ...]]:
         """Leading axes become rows where all strides allow it: the number of rows, and the axes that are left."""
-        shape, fronts = collapsed(self.found.result.shape[:-1], list(self.fronts.values()))
+        shape, fronts = collapsed(self.contraction.result.shape[:-1], list(self.fronts.values()))
         shared = bool(shape) and all(f[-1] == 0 for name, f in zip(self.fronts, fronts, strict=True) if name[0] == "b")
         count, batch = (shape[-1], shape[:-1]) if shared else (1, shape)
         for name, front in zip(self.fronts, fronts, strict=True):
@@ -156,22 +156,22 @@ class GemmJob:
     def _epilogue(self, kernel: str, live: Size) -> Kernel:
         """The elementwise work on the sums of one panel, of which some columns are live, row by row."""
         at = (Name("row"), Name("column"))
-        found: dict[Value, list[Expr]] = {}
+        exprs: dict[Value, list[Expr]] = {}
         product = 0
-        for value in self.found.products:
+        for value in self.contraction.products:
             sums = [
                 Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize), (product + i) * self.width * f32.itemsize)
-                for i in range(self.found.parts)
+                for i in range(self.contraction.parts)
             ]
-            product += self.found.parts
-            found[value] = [cast_to(Load(t, at), value.dtype) for t in sums]
-        result = self.found.result
+            product += self.contraction.parts
+            exprs[value] = [cast_to(Load(t, at), value.dtype) for t in sums]
+        result = self.contraction.result
         target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
         for view in self.overwritten:
-            found[view] = [Load(replace(target, dtype=view.dtype), at)]
+            exprs[view] = [Load(replace(target, dtype=view.dtype), at)]
         for i, view in enumerate(self.beside):
-            found[view] = [Load(t, at) for t in self._read(f"e{i}", view)]
-        first, *more = epilogue_of(self.found, found)
+            exprs[view] = [Load(t, at) for t in self._read(f"e{i}", view)]
+        first, *more = epilogue_of(self.contraction, exprs)
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns after full vectors.
         stores = [Store(target, at, first)]
         for name, also, value in zip(self.others(), self.body.results[1:], more, strict=True):

@@ -72,7 +72,7 @@ class GemmPolicy:
     smallest_m: int = 4
     """Rows up to which it prefetches in many."""
     rows_per_pointer: int = 4
-    """Rows of A that share a pointer: a register holds the stride, and addresses are made of both."""
+    """Rows of A that share a pointer: a register holds the stride, and addresses are computed from both."""
     kc: int = 192
     """Steps along k before the next rows, at most."""
     kc_prefetching: int = 512
@@ -88,7 +88,7 @@ class GemmPolicy:
     most_tiles: int = 15
     """Row tiles of a block, at most."""
     few_tiles: int = 4
-    """The same where there are at most `few_panels` panels, so that threads share the rows."""
+    """Row tiles of a block where there are at most `few_panels` panels, so that threads share the rows."""
     few_panels: int = 3
 
 
@@ -110,13 +110,13 @@ class PairPolicy:
     rows_together: int = 16
     """Rows that are transposed together: cache lines of more rows, a power of two apart, evict each other from L1."""
     narrow_cost: float = 1.02
-    """What the narrow tile costs, relative to the other."""
+    """Cost of the narrow tile, relative to the other."""
     pack_cost: float = 1.5
     """Packing an element costs as much as these vectors of multiplications: memory is no faster for wider ones."""
     read_cost: float = 0.5
     """Reading an element of A that is not packed costs as much as these, once in each cell."""
     few_cells: float = 0.05
-    """What it costs that threads have one cell each, and none to go on with where another is late."""
+    """Cost of one cell for each thread, with none to steal from a straggler."""
     cells: int = 2
     """Cells for each thread from which on that costs nothing."""
     l2_share: tuple[int, int] = (5, 8)
@@ -130,7 +130,7 @@ class PairPolicy:
     sides: tuple[int, ...] = (1536, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 1)
     """Rows and columns of a cell, about: whole tiles and panels, and equal parts."""
     unknown: int = 96
-    """The same where a shape is known at run time only."""
+    """Rows and columns of a cell where a shape is known at run time only."""
 
 
 PAIR = PairPolicy()
@@ -240,9 +240,9 @@ class BlocksPolicy:
     rows: int = 64
     """Rows of a block, at most."""
     rows_in_l1: int = 16
-    """The same with NEON, where rows share no expanded blocks."""
+    """Rows of a block with NEON, where rows share no expanded blocks."""
     rows_in_l2: int = 128
-    """The same with NEON, where they do."""
+    """Rows of a block with NEON, where they do."""
     least_expanded: int = 32
     """Rows from which on blocks of one group with codes of less than a byte are expanded, too, with NEON."""
     many_rows: int = 8
@@ -250,7 +250,7 @@ class BlocksPolicy:
     share: tuple[int, int] = (1, 2)
     """The part of L2 that rows of a block may take as limbs."""
     prefetched_share: tuple[int, int] = (5, 2)
-    """The same with NEON, where rows share expanded blocks: a tile prefetches the rows of the next, from L3 as well."""
+    """That part with NEON, where rows share expanded blocks: a tile prefetches rows of the next, from L3 as well."""
     l1_parts: int = 3
     """Parts of L1 of which KC steps of a panel take one: rows as limbs and what is prefetched are there, too."""
     fast_share: tuple[int, int] = (5, 16)
@@ -259,9 +259,9 @@ class BlocksPolicy:
     """Bytes of a panel between what one pass reads and what it prefetches into L2, which has more requests under way
     than L1: with wide vectors memory is the limit."""
     wide_distance: int = 6720
-    """The same from the next block on, where one row unpacks blocks with two levels of scales in registers."""
+    """The distance from the next block on, where one row unpacks blocks with two levels of scales in registers."""
     nested_distance: int = 2048
-    """The same for one row with NEON where bytes with two codes are multiplied as they are."""
+    """The distance for one row with NEON where bytes with two codes are multiplied as they are."""
     speed: int = 2
     """Multiplications in the time of one of f32, where chunks for threads are cut."""
 
@@ -308,7 +308,7 @@ class HalvesPolicy:
     prefetch_distance: int = 2048
     """Bytes of a panel between what is read and what is prefetched."""
     far_distance: int = 8192
-    """The same of what is prefetched into L2, for one row of f16 with NEON."""
+    """The distance of prefetches into L2, for one row of f16 with NEON."""
 
 
 HALVES = HalvesPolicy()
@@ -323,7 +323,7 @@ class AmxPolicy:
     rows: int = 512
     """Rows of a block, at most: a panel is expanded for each of them."""
     few_rows: int = 128
-    """The same where threads would have too few panels each, at least."""
+    """Rows of a block where threads would have too few panels each, at least."""
     panels: int = 4
     """Panels for each thread that are enough."""
     columns: int = 32

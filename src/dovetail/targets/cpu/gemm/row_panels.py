@@ -33,19 +33,19 @@ from dovetail.targets.cpu.gemm.amx.tiles import (
     takes_tiles,
     whole_steps,
 )
-from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, Source, words_bytes
+from dovetail.targets.cpu.gemm.driver import Cell, Cells, RowSource, Shape, words_bytes
 from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 
 BOTH_TO_BF16 = "both factors to bf16"
 
 
-class Pack(Protocol):
+class OperandPack(Protocol):
     """Packs the matrices of all right operands."""
 
     @property
     def layout(self) -> str: ...
-    def __call__(self, *given: Array) -> Array: ...
+    def __call__(self, *weights: Array) -> Array: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Block:
     """Of a block, at most."""
     pitch: int
     """Bytes from one prepared row to the next."""
-    source: Source | None
+    source: RowSource | None
     """Where rows must be copied to f32 first; None where they are."""
     epilogues: Sequence[Kernel]
     on_tiles: bool = False
@@ -76,14 +76,14 @@ class RowPanelJob(GemmJob):
     """The job of one product while it is put together."""
 
     def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
-        """What reports tell of numbers that the kernel rounds before it multiplies."""
+        """What reports say of numbers that the kernel rounds before it multiplies."""
         return BOTH_TO_BF16 if rounds else f"from {AMX.least} rows on {BOTH_TO_BF16}" if on_tiles else ""
 
     def finished(
         self,
         pitch: int,
         matrices: Sequence[Sequence[Value]],
-        pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack],
+        pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], OperandPack],
         code: Callable[[Block], tuple[KernelCode, int]],
         speed: int,
         most: int = BLOCKS.rows,
@@ -92,17 +92,17 @@ class RowPanelJob(GemmJob):
         may_round: bool = False,
         rounds: bool = False,
     ) -> Job:
-        """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
+        """Return the job; `pack` takes streams, columns and matrices of each operand, `code` the workspace.
 
         A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2. With
         `may_round`, many rows are rounded to bf16 where tiles multiply them; with `rounds`, all rows are.
         """
         stride = self.point_left()
-        streams = tuple([(i, _known(first)) for i, first in self.found.streams])
+        streams = tuple([(i, _known(first)) for i, first in self.contraction.streams])
         packed = pack(streams, _known(self.sizes["columns"]), tuple(map(len, matrices)))
         first, *others = [matrix for right in matrices for matrix in right]
         binding = Packed(first, packed.layout, packed, tuple(others))
-        self.point_weights(binding, (*stretched((), (), self.found.result.shape[:-2]), 0))
+        self.point_weights(binding, (*stretched((), (), self.contraction.result.shape[:-2]), 0))
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
@@ -117,11 +117,11 @@ class RowPanelJob(GemmJob):
         self.rows = rows
         blocks = self.blocks(count)
         epilogues = self.epilogues()
-        left, deep = self.found.left, _known(self.deep)
-        source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
+        left, deep = self.contraction.left, _known(self.deep)
+        source = None if left.dtype is f32 and stride == f32.itemsize else RowSource("a", left.dtype)
         self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
-        made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
-        template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
+        kernel, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
+        template = kernel.template(self.bindings, tuple(self.sizes.values()), scratch)
         template = replace(template, rounding=self.rounding(rounds=rounds, on_tiles=on_tiles))
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, self.block_rows(count) * deep * self.tile.columns // speed))
@@ -149,7 +149,7 @@ class Expansion:
     """How a packed panel becomes tiles."""
 
     function: Callable[..., tuple[SharedFunction, Signature]]
-    """`(panel, target, count, pitch)` of `count` pieces; it is told whether tiles are emulated."""
+    """`(panel, target, count, pitch)` of `count` pieces; takes whether tiles are emulated."""
     steps: int
     """Steps along k of a piece."""
     bytes: int
@@ -190,7 +190,7 @@ class RowPanels(Cells):
         """Write a row in its other form."""
 
     @abstractmethod
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel."""
 
     def write(self) -> None:
@@ -207,18 +207,18 @@ class RowPanels(Cells):
             start = self.ptr_add(self.pointer("a"), cell.offsets["a"])
             self.prepare_rows(self.ptr_add(start, self.mul(cell.first, self.size("a_row"))), cell.count)
         b = self.ptr_add(self.pointer("b0"), self.mul(cell.packed, self.panel_bytes))
-        sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
+        accumulators, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
         self.prefetch_operands(cell)
         self.corners = {name: self.corner(name, cell) for name in ("c", *self.shape.fetched)}
         if cell.has_matrix is None:
-            self.products(rows, b, sums, cell.count)
+            self.products(rows, b, accumulators, cell.count)
         else:
             with self.when(cell.has_matrix):
-                self.products(rows, b, sums, cell.count)
+                self.products(rows, b, accumulators, cell.count)
             with self.unless(cell.has_matrix), self.loop(0, self.mul(cell.count, tile.columns)) as i:
-                self.emit(f"store float 0.0, ptr {self.element(sums, 'float', i)}, align 4")
+                self.emit(f"store float 0.0, ptr {self.element(accumulators, 'float', i)}, align 4")
         words = self.ptr_add(SCRATCH, self.at.words)
-        self.words(sums, cell, words)
+        self.words(accumulators, cell, words)
         self.emit(f"call void {self.epilogue_of(cell.columns)}(ptr {words}, i64 0, i64 {cell.count}, ptr null)")
 
     def prepare_rows(self, start: Ptr, count: I64) -> None:
@@ -237,16 +237,16 @@ class RowPanels(Cells):
         with self.unless(many):
             self.each_row(start, count, write)
 
-    def products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def products(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel, in the form that they were prepared in."""
         if self.on_tiles is None:
-            self.multiply(rows, b, sums, count)
+            self.multiply(rows, b, accumulators, count)
             return
         many = self.icmp("sge", count, AMX.least)
         with self.when(many):
-            self._multiply_on_tiles(self.on_tiles, rows, b, sums, count)
+            self._multiply_on_tiles(self.on_tiles, rows, b, accumulators, count)
         with self.unless(many):
-            self.multiply(rows, b, sums, count)
+            self.multiply(rows, b, accumulators, count)
 
     def each_row(self, start: Ptr, count: I64, write: Callable[[Ptr, I64], None]) -> None:
         """Have each row written; it is copied to f32 first where it is not."""
@@ -292,7 +292,7 @@ class RowPanels(Cells):
         target = self.ptr_add(SCRATCH, self.add(self.tile_row(row), self.at.rows))
         self.call(rounded, x, target, self.problem.deep // STEPS)
 
-    def _multiply_on_tiles(self, on: _OnTiles, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_on_tiles(self, on: _OnTiles, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
         deep, expansion, weights = self.problem.deep, on.expansion, self.ptr_add(SCRATCH, on.expanded_at)
         tiles, columns = self.udiv(self.add(count, ROWS - 1), ROWS), self.shape.tile.columns
@@ -308,7 +308,7 @@ class RowPanels(Cells):
             for number, column in enumerate(range(0, columns, expansion.columns)):
                 packed = self.ptr_add(here, expansion.apart * column)
                 self.call(on.expand, packed, weights, pieces, self.mul(steps, TILE_BYTES))
-                y, soon = self.ptr_add(sums, 4 * column), self.ptr_add(ahead, self.mul(share, number))
+                y, soon = self.ptr_add(accumulators, 4 * column), self.ptr_add(ahead, self.mul(share, number))
                 self.call(on.multiply, x, self.strip, weights, y, stride, tiles, steps, fresh, soon)
 
 

@@ -91,8 +91,8 @@ def _code() -> Compiled:
 
 @cache
 def _sweep() -> Any:
-    given = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    return ctypes.CFUNCTYPE(None, *given)(_code().address("sweep"))
+    parameters = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *parameters)(_code().address("sweep"))
 
 
 def _text(lanes: int) -> str:

@@ -64,7 +64,7 @@ ENOUGH = 3
 """Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
 _MOST_ROUNDS = 8
 SECONDS = 2.7
-"""What all rounds may take; a round that would end later, if it takes as long as the one before, is not begun."""
+"""Seconds that all passes may take; a pass that would end later, if it takes as long as the last one, is not begun."""
 BUSY = 0.2
 """The share of the machine that others may use: a system that idles stays below it."""
 _BETTER = 1.01
@@ -77,7 +77,7 @@ _TYPICAL = (32 << 10, 1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class HostCalibration:
-    """The figures of a host, when and how they were found."""
+    """The figures of a host, when and how they were measured."""
 
     host: str
     date: str
@@ -136,8 +136,8 @@ def machine_of(settings: Settings) -> Machine:
     """
     if os.environ.get(MACHINE) == SAME_EVERYWHERE:
         return BUILT_IN
-    found, threads = stored(settings), settings.threads or available_threads()
-    return _described(threads) if found is None else found.machine(threads)
+    calibration, threads = stored(settings), settings.threads or available_threads()
+    return _described(threads) if calibration is None else calibration.machine(threads)
 
 
 @cache
@@ -148,15 +148,15 @@ def _described(threads: int) -> Machine:
 
 def stored(settings: Settings) -> HostCalibration | None:
     """The stored calibration of this host, unless its figures contradict each other or the processor."""
-    found = None if settings.cache == OFF else _stored(folder_of(settings))
-    return None if found is None or _contradiction(found.figures) else found
+    calibration = None if settings.cache == OFF else _stored(folder_of(settings))
+    return None if calibration is None or _contradiction(calibration.figures) else calibration
 
 
 def ignored(settings: Settings) -> str:
     """The date of a stored calibration that is not used, and why; empty where there is none."""
-    found = None if settings.cache == OFF else _stored(folder_of(settings))
-    why = "" if found is None else _contradiction(found.figures)
-    return f"{found.date}: {why}" if found is not None and why else ""
+    calibration = None if settings.cache == OFF else _stored(folder_of(settings))
+    why = "" if calibration is None else _contradiction(calibration.figures)
+    return f"{calibration.date}: {why}" if calibration is not None and why else ""
 
 
 def _contradiction(figures: Sequence[Figures]) -> str:
@@ -180,7 +180,7 @@ def _stored(path: Path) -> HostCalibration | None:
 class HostAttempt:
     """A calibration, and why it is not kept, where it is not."""
 
-    made: HostCalibration | None
+    calibration: HostCalibration | None
     """None where the machine was too busy to be measured."""
     refused: str = ""
 
@@ -194,38 +194,38 @@ def calibrate(settings: Settings) -> HostAttempt:
 
     before = stored(settings)
     known = {} if before is None else {one.threads: one for one in before.figures}
-    found: list[Figures] = []
+    measured: list[Figures] = []
     counts = sorted({1, available_threads()})
     busy = [busy_share()]
     if busy[0] > BUSY and settings.cache != OFF:
         return HostAttempt(before, _used_by_others(busy[0]))
-    with phase("calibrate", still=True) as told:
+    with phase("calibrate", still=True) as progress:
         for number, threads in enumerate(counts, 1):
-            told.at(number, len(counts))
+            progress.at(number, len(counts))
             end = time.perf_counter() + SECONDS / len(counts)
-            found.append(_figures(Meter(threads), known.get(threads), end, busy))
+            measured.append(_figures(Meter(threads), known.get(threads), end, busy))
     busy.append(busy_share())
     smooth: list[Figures] = []
-    for one in found:
+    for one in measured:
         smooth.append(_smoothed(one, smooth[-1] if smooth else None))
-    made = HostCalibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(smooth))
-    refused = _refusal(found, max(busy), settings)
+    calibration = HostCalibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(smooth))
+    refused = _refusal(measured, max(busy), settings)
     if not refused:
-        _store(folder_of(settings), made)
-    return HostAttempt(made, refused)
+        _store(folder_of(settings), calibration)
+    return HostAttempt(calibration, refused)
 
 
 def _used_by_others(share: float) -> str:
     return f"others used {share:.0%} of the machine"
 
 
-def _refusal(found: Sequence[Figures], busy: float, settings: Settings) -> str:
+def _refusal(measured: Sequence[Figures], busy: float, settings: Settings) -> str:
     """Why figures are not kept."""
     if settings.cache == OFF:
         return "the cache is switched off"
     if busy > BUSY:
         return _used_by_others(busy)
-    return _contradiction(found) or unsettled(found, ENOUGH)
+    return _contradiction(measured) or unsettled(measured, ENOUGH)
 
 
 def learn(settings: Settings, seen: Limits) -> None:
@@ -234,17 +234,17 @@ def learn(settings: Settings, seen: Limits) -> None:
     for one in known.figures if known is not None else ():
         if one.threads == seen.threads and (seen.flops > _BETTER * one.flops or seen.bytes > _BETTER * one.bytes):
             assert known is not None
-            found = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, flops_seen=1, bytes_seen=1))
+            learned = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, flops_seen=1, bytes_seen=1))
             _store(
                 folder_of(settings),
-                replace(known, figures=tuple(found if f is one else f for f in known.figures)),
+                replace(known, figures=tuple(learned if f is one else f for f in known.figures)),
             )
 
 
-def _store(path: Path, made: HostCalibration) -> None:
+def _store(path: Path, calibration: HostCalibration) -> None:
     try:
         folder = Folder(path)
-        folder.write(_name(), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
+        folder.write(_name(), [json.dumps({"version": VERSION, **asdict(calibration)}, indent=2).encode()])
         folder.close()
     except (Unsafe, OSError):
         return  # a calibration that cannot be stored is measured again
@@ -299,13 +299,13 @@ def _round(meter: Meter, bandwidth: BandwidthMeter) -> Figures:
 def _falling(levels: Sequence[tuple[int, float, float]], main: float) -> tuple[tuple[int, float, float], ...]:
     """Bandwidths that fall from level to level despite noise. No level is slower than main memory, and transfers are
     not faster than reads."""
-    found: list[tuple[int, float, float]] = []
+    falling: list[tuple[int, float, float]] = []
     least = 0.0
     for size, read, passed in reversed(levels):
         main = max(read, main)
         least = min(max(passed, least), main)
-        found.append((size, main, least))
-    return tuple(reversed(found))
+        falling.append((size, main, least))
+    return tuple(reversed(falling))
 
 
 def _host() -> str:
@@ -324,36 +324,36 @@ def _name() -> str:
 def _parsed(text: bytes) -> HostCalibration | None:
     """The calibration in a file; None for other content."""
     try:
-        given = json.loads(text)
-        if given["version"] != VERSION:
+        content = json.loads(text)
+        if content["version"] != VERSION:
             return None
-        figures = tuple(_parsed_figures(one) for one in given["figures"])
+        figures = tuple(_parsed_figures(one) for one in content["figures"])
         counts = {len(one.levels) for one in figures}
         if len(counts) != 1 or not figures:
             return None
-        return HostCalibration(str(given["host"]), str(given["date"])[:32], str(given["how"]), figures)
+        return HostCalibration(str(content["host"]), str(content["date"])[:32], str(content["how"]), figures)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _parsed_figures(given: Any) -> Figures:
-    listed = cast("list[list[Any]]", given["levels"])
+def _parsed_figures(content: Any) -> Figures:
+    listed = cast("list[list[Any]]", content["levels"])
     levels = tuple((int(size), _positive(read), _positive(passed)) for size, read, passed in listed)
-    flops, bytes, dispatch = (_positive(given[name]) for name in ("flops", "bytes", "dispatch"))
-    int8 = _positive(given["int8"]) if given["int8"] else 0.0
-    seen = int(given["flops_seen"]), int(given["bytes_seen"])
-    return Figures(_count(given["threads"]), flops, bytes, levels, dispatch, int8, *seen)
+    flops, bytes, dispatch = (_positive(content[name]) for name in ("flops", "bytes", "dispatch"))
+    int8 = _positive(content["int8"]) if content["int8"] else 0.0
+    seen = int(content["flops_seen"]), int(content["bytes_seen"])
+    return Figures(_count(content["threads"]), flops, bytes, levels, dispatch, int8, *seen)
 
 
-def _count(given: Any) -> int:
-    number = int(given)
+def _count(content: Any) -> int:
+    number = int(content)
     if number < 1:
         raise ValueError(number)
     return number
 
 
-def _positive(given: Any) -> float:
-    number = float(given)
+def _positive(content: Any) -> float:
+    number = float(content)
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(number)
     return number

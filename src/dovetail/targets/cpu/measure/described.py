@@ -18,7 +18,7 @@ from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 T = TypeVar("T")
 
 CLOCK = 2.6e9
-"""Cycles a second of a processor that does not tell its clock: servers run at 2.2 to 3.2 GHz under load."""
+"""Cycles a second of a processor that does not report its clock: servers run at 2.2 to 3.2 GHz under load."""
 WIDE_CLOCK = 0.85
 """The share of its clock that a processor keeps under 512-bit multiply-adds."""
 PIPES: Mapping[str, int] = MappingProxyType({"neoverse-v": 4, "cortex-x": 4, "apple-m": 4})
@@ -61,7 +61,7 @@ DISPATCH, BARRIER = 4e-7, 6e-7
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """What the system tells of the cores."""
+    """Read what the system reports of the cores."""
 
     clock: float
     """Cycles a second."""
@@ -74,10 +74,10 @@ def cores(root: Path = Path("/")) -> Cores:
     return Cores(_clock(root), _siblings(root))
 
 
-def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Reach, overlap: float) -> Machine:
+def described(device: CpuDevice, cpu: str, cores: Cores, threads: int, reach: Reach, overlap: float) -> Machine:
     """The figures of a device with a number of threads."""
-    busy = max(1.0, threads / found.threads_per_core)
-    clock = found.clock * (WIDE_CLOCK if device.vector_bits >= 512 else 1.0)
+    busy = max(1.0, threads / cores.threads_per_core)
+    clock = cores.clock * (WIDE_CLOCK if device.vector_bits >= 512 else 1.0)
     pipes = _by_name(PIPES, cpu, 2)
     vector = device.vector_bits // 8
     caches = device.caches
@@ -97,17 +97,17 @@ def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Re
         levels=tuple(levels),
         reach=reach,
         peaks=byte_peaks(_bytes_per_cycle(device) * pipes * clock * busy),
-        row_seconds=row_seconds(found, threads),
+        row_seconds=row_seconds(cores, threads),
         overlap=overlap,
         source=f"described by the processor: {threads} {'thread' if threads == 1 else 'threads'} at "
-        f"{found.clock / 1e9:.1f} GHz",
+        f"{cores.clock / 1e9:.1f} GHz",
         is_host=True,
     )
 
 
-def row_seconds(found: Cores, threads: int) -> float:
-    """What a result of a reduction takes where threads share the rows."""
-    return ROW_CYCLES / found.clock / max(1.0, threads / found.threads_per_core)
+def row_seconds(cores: Cores, threads: int) -> float:
+    """Return the seconds of a result of a reduction where threads share the rows."""
+    return ROW_CYCLES / cores.clock / max(1.0, threads / cores.threads_per_core)
 
 
 def byte_peaks(per_second: float) -> tuple[Peak, ...]:
@@ -130,11 +130,11 @@ def _clock(root: Path) -> float:
     highest = _read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
     if highest.isdigit() and int(highest):
         return int(highest) * 1e3
-    told = _read(root / "proc/cpuinfo")
-    named = re.search(r"^model name.*@ *([\d.]+) *GHz", told, re.MULTILINE)
-    present = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)", told, re.MULTILINE)]
+    text = _read(root / "proc/cpuinfo")
+    named = re.search(r"^model name.*@ *([\d.]+) *GHz", text, re.MULTILINE)
+    present = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)", text, re.MULTILINE)]
     clocks = [1e6 * mhz for mhz in present] + ([1e9 * float(named[1])] if named else [])
-    # An idle core tells a low clock; below 1 GHz none computes.
+    # An idle core reports a low clock; below 1 GHz none computes.
     return max((clock for clock in clocks if clock >= 1e9), default=CLOCK)
 
 

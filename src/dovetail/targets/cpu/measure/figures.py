@@ -25,7 +25,7 @@ MOST_DISPATCH = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a number of threads do in a second."""
+    """The work that a number of threads do in a second."""
 
     threads: int
     flops: float
@@ -78,9 +78,9 @@ def unsettled(figures: Sequence[Figures], enough: int) -> str:
 def contradiction(figures: Sequence[Figures], described: Callable[[int], Machine], threads_per_core: int) -> str:
     """What no idle machine of this kind would show; empty where the figures are plausible."""
     first = figures[0]
-    told = described(first.threads).flops_per_second
-    if first.flops < LEAST_OF_DESCRIBED * told:
-        return f"{_giga(first.flops)} GFLOP/s with {_threads(first)}, where the processor describes {_giga(told)}"
+    peak = described(first.threads).flops_per_second
+    if first.flops < LEAST_OF_DESCRIBED * peak:
+        return f"{_giga(first.flops)} GFLOP/s with {_threads(first)}, where the processor describes {_giga(peak)}"
     for one in figures:
         cores = max(1.0, one.threads / threads_per_core) / max(1.0, first.threads / threads_per_core)
         if one.flops < LEAST_GAIN * cores * first.flops:

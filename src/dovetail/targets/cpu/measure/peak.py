@@ -101,7 +101,7 @@ class Meter:
 
 
 def _rate(times: Times, work: float) -> float:
-    """What all threads do in a second, each at its best: arithmetic of one does not slow another."""
+    """Return the work that all threads do in a second, each at its best: arithmetic of one does not slow another."""
     return float((work / times.alone().min(1)).sum())
 
 
@@ -117,8 +117,8 @@ def _sums() -> int:
 
 @cache
 def _entry(name: str) -> Any:
-    given = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    return ctypes.CFUNCTYPE(None, *given)(_code().address(name))
+    parameters = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *parameters)(_code().address(name))
 
 
 @cache

@@ -47,7 +47,7 @@ def pin(number: int) -> None:
 
 
 def pinned_times(threads: int, loops: Sequence[Callable[[int], None]]) -> Times:
-    """The times of loops, which threads start together. A loop is given the number of its thread."""
+    """Time loops that threads start together. A loop takes the number of its thread."""
     begins, ends, used = (np.zeros((threads, len(loops))) for _ in range(3))
     barrier = threading.Barrier(threads)
 

@@ -13,7 +13,7 @@ from dovetail.targets.cpu.threads.fields import RecordLayout
 from dovetail.targets.runtime.control.records import ASKS_HOST, BRANCH_RECORD, ENDLESS, LOOP_RECORD, MOVE_RECORD
 
 _RUN = "ptr %scratch, i64 %stride, i64 %workers, ptr null"
-_GIVEN = "ptr %pool, ptr %record, ptr %scratch, i64 %stride, i64 %workers"
+_PARAMETERS = "ptr %pool, ptr %record, ptr %scratch, i64 %stride, i64 %workers"
 
 
 def _record(names: Iterable[str]) -> RecordLayout:
@@ -65,7 +65,7 @@ done:
 def _loop() -> str:
     return f"""
 ; A table that stops has set the status already.
-define internal void @loop({_GIVEN}) nounwind noinline {{
+define internal void @loop({_PARAMETERS}) nounwind noinline {{
 entry:
 {_LOOP.load("%record")}
   %began = {_table("before")}
@@ -115,7 +115,7 @@ leave:
 
 def _branch() -> str:
     return f"""
-define internal void @branch({_GIVEN}) nounwind noinline {{
+define internal void @branch({_PARAMETERS}) nounwind noinline {{
 entry:
 {_BRANCH.load("%record")}
   %value = load i8, ptr %flag

@@ -22,7 +22,7 @@ class RecordLayout:
         return 8 * len(self.kinds)
 
     def load(self, base: str, *names: str) -> str:
-        """Load fields of the record at `base`, each into a value of its name; all fields if no name is given."""
+        """Load fields of the record at `base`, each into a value of its name; all fields without names."""
         lines: list[str] = []
         for name in names or self.kinds:
             lines.append(f"  %{name}.at = getelementptr i8, ptr {base}, i64 {self.offset(name)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.errors import OptionError
+from dovetail.errors import OptionError, UnsupportedError
 from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
@@ -30,7 +30,17 @@ _codes: list[Compiled] = []
 """The code of thread pools, once it is compiled."""
 
 
+def check_system() -> None:
+    """Refuse Windows: threads call functions of POSIX, and a symbol that is missing would end the process."""
+    if sys.platform == "win32":
+        raise UnsupportedError(
+            "target cpu does not run on Windows yet: its threads call functions of POSIX",
+            hint='use target="reference", or WSL; reports (dovetail.explain, dovetail explain) work on Windows',
+        )
+
+
 def _code(store: CodeStore | None) -> Compiled:
+    check_system()
     if not _codes:
         text = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
         # The text is SSA without redundancy: the optimiser would take 50 ms of a first call and gain nothing.
@@ -50,7 +60,7 @@ class ThreadPool:
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
         self._reset()
         code = _code(store)
-        given = [
+        parameters = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             *[ctypes.c_int64] * 2,
@@ -58,7 +68,7 @@ class ThreadPool:
             *[ctypes.c_int64] * 2,
             ctypes.c_void_p,
         ]
-        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *given)(code.address("run"))
+        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *parameters)(code.address("run"))
         self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
         _alive.add(self)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+_MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
+"""The number of the clock, which each system chooses."""
 MARK_FIELDS = ("begin", "end")
 """A mark in a trace buffer, in nanoseconds. A step has one for itself, then one for each thread. The buffer begins with
 the bytes of a step's marks."""
@@ -9,18 +13,18 @@ the bytes of a step's marks."""
 
 def clock_text() -> str:
     """`now()`: nanoseconds of the monotonic clock."""
-    return """
-define internal i64 @now() nounwind {
+    return f"""
+define internal i64 @now() nounwind {{
 entry:
   %time = alloca [2 x i64]
-  call i32 @clock_gettime(i32 1, ptr %time)
+  call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %time)
   %seconds = load i64, ptr %time
   %p = getelementptr i64, ptr %time, i64 1
   %rest = load i64, ptr %p
   %whole = mul i64 %seconds, 1000000000
   %all = add i64 %whole, %rest
   ret i64 %all
-}
+}}
 """
 
 

@@ -24,7 +24,7 @@ import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import DovetailError
-from dovetail.targets.cuda.driver.driver import Driver, Module
+from dovetail.targets.cuda.driver.driver import Driver, LoadedModule
 from dovetail.targets.gpu.kernel import RESIDENT, GpuKernel
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.version import __version__
@@ -32,9 +32,9 @@ from dovetail.version import __version__
 MOST_THREADS = 8
 """Threads that compile for one program."""
 _WHOLE = ("setmaxnreg", f".entry {RESIDENT}(")
-"""What tells kernels that are loaded from PTX."""
+"""Text in PTX that the driver loads as it is."""
 _LINKED = ".target sm_90"
-"""What others say that are not."""
+"""Text in PTX that is linked instead."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -47,16 +47,16 @@ def toolchain() -> Mapping[str, str]:
 
 def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: CodeStore | None) -> dict[str, str]:
     """The PTX of each distinct kernel by its text."""
-    distinct = {made.text: made for made in kernels}
+    distinct = {kernel.text: kernel for kernel in kernels}
 
-    def compiled(made: GpuKernel) -> str:
-        parts = {"text": digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
-        return _kept(store, StoreKey("ptx", parts), lambda: device.ptx(made).encode()).decode()
+    def compiled(kernel: GpuKernel) -> str:
+        parts = {"text": digest(kernel.text.encode()), "architecture": device.architecture, **toolchain()}
+        return _kept(store, StoreKey("ptx", parts), lambda: device.ptx(kernel).encode()).decode()
 
-    return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda made: len(made.text)), strict=True))
+    return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda kernel: len(kernel.text)), strict=True))
 
 
-def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, Module]:
+def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, LoadedModule]:
     """Loaded code by its PTX."""
     distinct = list(dict.fromkeys(ptx))
     return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct, len), strict=True))
@@ -67,32 +67,32 @@ def is_whole(ptx: str) -> bool:
     return _LINKED not in ptx or any([mark in ptx for mark in _WHOLE])
 
 
-def _module(ptx: str, device: Driver, store: CodeStore | None) -> Module:
+def _module(ptx: str, device: Driver, store: CodeStore | None) -> LoadedModule:
     if is_whole(ptx):
-        return Module(device, ptx.encode())
+        return LoadedModule(device, ptx.encode())
     parts = {"ptx": digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
     key = StoreKey("cubin", parts)
     try:
-        return Module(device, _kept(store, key, lambda: device.assembled(ptx)))
+        return LoadedModule(device, _kept(store, key, lambda: device.assembled(ptx)))
     except DovetailError:
         if device.lost is not None:
             raise
     # A linker that does not take the PTX, or code in the store that the driver refuses: the driver assembles it.
-    return Module(device, ptx.encode())
+    return LoadedModule(device, ptx.encode())
 
 
 def _kept(store: CodeStore | None, key: StoreKey, make: Callable[[], bytes]) -> bytes:
-    """What the store has, or what is made and put there; a damaged entry is none."""
-    found = None if store is None else store.get(key)
-    if found is None:
-        found = make()
+    """Return the stored content, or make and store it; a damaged entry is none."""
+    content = None if store is None else store.get(key)
+    if content is None:
+        content = make()
         if store is not None:
-            store.put(key, found)
-    return found
+            store.put(key, content)
+    return content
 
 
 def digest(content: bytes) -> str:
-    """What tells a text from others."""
+    """Return the digest of a text."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
@@ -104,7 +104,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
     if threads <= 1:
         return [work(item) for item in listed]
     waiting = sorted(range(len(listed)), key=lambda at: 0 if size is None else size(listed[at]))
-    found: dict[int, R] = {}
+    results: dict[int, R] = {}
     failed: dict[int, BaseException] = {}
 
     def take() -> None:
@@ -112,7 +112,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
             with suppress(IndexError):  # another thread took the last one
                 at = waiting.pop()
                 try:
-                    found[at] = work(listed[at])
+                    results[at] = work(listed[at])
                 except BaseException as error:
                     failed[at] = error
 
@@ -124,7 +124,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
         thread.join()
     if failed:
         raise failed[min(failed)]
-    return [found[at] for at in range(len(listed))]
+    return [results[at] for at in range(len(listed))]
 
 
 __all__ = ["digest", "in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]

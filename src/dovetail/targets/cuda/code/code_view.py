@@ -29,9 +29,9 @@ def tool(name: str) -> str | None:
     """The path of a program: on the PATH, in the toolkit's folder, or in one of NVIDIA's wheels; None where there is
     none."""
     for folder in (None, *FOLDERS, *_wheels()):
-        found = shutil.which(name, path=folder)
-        if found is not None:
-            return found
+        path = shutil.which(name, path=folder)
+        if path is not None:
+            return path
     return None
 
 
@@ -48,7 +48,7 @@ def listing(plan: Plan, step: Step, notation: str, device: Callable[[], Driver])
     """The kernels of a step for a device, or for an H200 without one: as llvm, ptx or sass."""
     here = _here(device)
     kernels = _kernels(plan, step, H200 if here is None else here.description)
-    return "\n\n".join(_written(made, notation, here).strip("\n") for made in kernels)
+    return "\n\n".join(_written(kernel, notation, here).strip("\n") for kernel in kernels)
 
 
 def texts(plan: Plan, device: Callable[[], Driver]) -> Iterator[str | None]:
@@ -56,8 +56,8 @@ def texts(plan: Plan, device: Callable[[], Driver]) -> Iterator[str | None]:
     here = _here(device)
     kernels = _by_step(plan, H200 if here is None else here.description)
     for step in plan.steps:
-        made = kernels[step.name] if step.phase == "run" else ()
-        yield "\n\n".join(one.text.strip("\n") for one in made) or None
+        own = kernels[step.name] if step.phase == "run" else ()
+        yield "\n\n".join(one.text.strip("\n") for one in own) or None
 
 
 def _here(device: Callable[[], Driver]) -> Driver | None:
@@ -80,21 +80,21 @@ def _kernels(plan: Plan, step: Step, device: GpuDevice) -> tuple[GpuKernel, ...]
 
 def _by_step(plan: Plan, device: GpuDevice) -> dict[str, tuple[GpuKernel, ...]]:
     """The kernels that run each step, which several steps may share."""
-    found: dict[str, tuple[GpuKernel, ...]] = {}
+    by_step: dict[str, tuple[GpuKernel, ...]] = {}
     joined: list[str] = []
     for step, kernels in steps_of(plan, device=device):
         joined.append(step.name)
         if kernels is not None:
-            found |= dict.fromkeys(joined, kernels)
+            by_step |= dict.fromkeys(joined, kernels)
             joined.clear()
-    return found
+    return by_step
 
 
-def _written(made: GpuKernel, notation: str, device: Driver | None) -> str:
+def _written(kernel: GpuKernel, notation: str, device: Driver | None) -> str:
     if notation == "llvm":
-        return made.text
+        return kernel.text
     architecture = H200.architecture if device is None else device.architecture
-    ptx = to_ptx(made.text, architecture)
+    ptx = to_ptx(kernel.text, architecture)
     if notation == "ptx":
         return ptx
     with tempfile.TemporaryDirectory() as folder:
@@ -113,9 +113,9 @@ def disassembled(file: Path) -> str:
     """The machine code in a file, as text."""
     by_name = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",)}
     for name, options in by_name.items():
-        found = tool(name)
-        if found is not None:
-            return _run(found, *options, str(file))
+        program = tool(name)
+        if program is not None:
+            return _run(program, *options, str(file))
     raise UnsupportedError(
         "no disassembler: neither nvdisasm nor cuobjdump is found",
         hint="pip install nvidia-cuda-nvdisasm, or put one of CUDA's toolkit on the PATH; ptx needs none",
@@ -123,10 +123,10 @@ def disassembled(file: Path) -> str:
 
 
 def _tool(name: str) -> str:
-    found = tool(name)
-    if found is None:
+    program = tool(name)
+    if program is None:
         raise UnsupportedError(f"{name} is not found", hint="pip install nvidia-cuda-nvcc, or run it where a device is")
-    return found
+    return program
 
 
 def _run(*command: str) -> str:

@@ -17,11 +17,11 @@ class Calls(Protocol):
     """The driver in the context of a device."""
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A function of it; an error is raised."""
+        """Call a function, and raise its error."""
         ...
 
     def quietly(self, name: str, *arguments: Any) -> None:
-        """The same without errors."""
+        """Call a function, and ignore its errors."""
         ...
 
 

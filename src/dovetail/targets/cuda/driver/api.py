@@ -127,13 +127,13 @@ LATER = frozenset({"cuStreamGetCaptureInfo_v3"})
 def library() -> Functions:
     """The functions of the driver that is installed."""
     try:
-        found = ctypes.CDLL(LIBRARY)
+        loaded = ctypes.CDLL(LIBRARY)
     except OSError as missing:
         raise UnsupportedError(f"there is no CUDA driver: {missing}", hint="install NVIDIA's driver") from None
     functions: dict[str, Callable[..., int]] = {}
     for name, kinds in SIGNATURES.items():
         try:
-            function = getattr(found, name)
+            function = getattr(loaded, name)
         except AttributeError:
             if name in LATER:
                 continue

@@ -25,7 +25,7 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.claims import MACHINE as FIGURES
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.driver.timing import run_timed
-from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.frame import DeviceFrame
 from dovetail.targets.cuda.runs.run import CudaGraph
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.runtime.building.folder import Folder, Unsafe
@@ -40,7 +40,7 @@ _LEAST, _MOST = 0.02, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Workload:
     """How much is measured: enough to fill the device."""
 
     copied: int = 1 << 26
@@ -78,9 +78,9 @@ class CardCalibration:
         )
 
 
-def measured(device: Driver, work: Effort | None = None) -> CardCalibration:
+def measured(device: Driver, work: Workload | None = None) -> CardCalibration:
     """Measure a device: a map that streams memory, a product for each dtype, and a chain of small kernels."""
-    of = work or Effort()
+    of = work or Workload()
     x = input("x", f32[of.copied])
     streamed = 2 * of.copied * f32.itemsize / seconds_of(device, x * 2.0, of.rounds)
     small = input("x", f32[32])
@@ -104,27 +104,27 @@ def seconds_of(device: Driver, value: Value, rounds: int) -> float:
     assert isinstance(runner, CudaRunner), "every size is known"
     shapes = {v: tuple([n for n in v.shape if isinstance(n, int)]) for v in graph.inputs}
     there = {str(v.attrs["name"]): runner.to_device(np.zeros(shape, v.dtype.numpy), v) for v, shape in shapes.items()}
-    frame = Frame(runner.bound, there, to_host=False)
+    frame = DeviceFrame(runner.bound, there, to_host=False)
     frame.put(there)
     frame.renew()
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(rounds):
         marks = run_timed(frame)
-        found.append((marks[-1].end - marks[0].begin) * 1e-9)
-    return max(min(found), 1e-9)
+        seconds.append((marks[-1].end - marks[0].begin) * 1e-9)
+    return max(min(seconds), 1e-9)
 
 
-def calibrate(device: Driver, settings: Settings, work: Effort | None = None) -> CardCalibration:
+def calibrate(device: Driver, settings: Settings, work: Workload | None = None) -> CardCalibration:
     """Measure a device, and keep the figures for later processes."""
-    made = measured(device, work)
+    calibration = measured(device, work)
     if settings.cache != OFF:
         try:
             folder = Folder(folder_of(settings))
-            folder.write(_name(device), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
+            folder.write(_name(device), [json.dumps({"version": VERSION, **asdict(calibration)}, indent=2).encode()])
             folder.close()
         except (Unsafe, OSError):
             pass  # a calibration that cannot be stored is measured again
-    return made
+    return calibration
 
 
 def stored(device: Driver, settings: Settings) -> CardCalibration | None:
@@ -145,8 +145,8 @@ def machine_of(device: Driver, settings: Settings) -> Machine:
     """The calibrated device, or the figures of the claims; it measures nothing."""
     if os.environ.get(MACHINE) == BUILT_IN:
         return FIGURES
-    found = stored(device, settings)
-    return FIGURES if found is None else found.machine()
+    calibration = stored(device, settings)
+    return FIGURES if calibration is None else calibration.machine()
 
 
 def _name(device: Driver) -> str:
@@ -157,23 +157,23 @@ def _name(device: Driver) -> str:
 
 def _parsed(text: bytes) -> CardCalibration | None:
     try:
-        given = json.loads(text)
-        if given["version"] != VERSION:
+        content = json.loads(text)
+        if content["version"] != VERSION:
             return None
-        flops = {d.name: _positive(given["flops"][d.name]) for d in DTYPES}
-        rate, launch = _positive(given["bytes_per_second"]), _positive(given["launch_seconds"])
-        found = CardCalibration(str(given["card"]), str(given["date"])[:32], rate, launch, flops)
+        flops = {d.name: _positive(content["flops"][d.name]) for d in DTYPES}
+        rate, launch = _positive(content["bytes_per_second"]), _positive(content["launch_seconds"])
+        calibration = CardCalibration(str(content["card"]), str(content["date"])[:32], rate, launch, flops)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     believed = _LEAST * FIGURES.bytes_per_second < rate < _MOST * FIGURES.bytes_per_second and launch < 1e-3
-    return found if believed else None
+    return calibration if believed else None
 
 
-def _positive(given: object) -> float:
-    number = float(given)  # pyright: ignore[reportArgumentType]  # what is no number raises
+def _positive(value: object) -> float:
+    number = float(value)  # pyright: ignore[reportArgumentType]  # what is no number raises
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(number)
     return number
 
 
-__all__ = ["CardCalibration", "Effort", "calibrate", "machine_of", "measured", "seconds_of", "stored"]
+__all__ = ["CardCalibration", "Workload", "calibrate", "machine_of", "measured", "seconds_of", "stored"]

@@ -30,15 +30,24 @@ from dovetail.targets.cuda.driver.api import (
 )
 from dovetail.targets.cuda.driver.architectures import architecture_of, matrix_instructions, moves_registers
 from dovetail.targets.cuda.driver.shortage import short_of
-from dovetail.targets.cuda.driver.tensor_map import EncodedMap, Matrix
+from dovetail.targets.cuda.driver.tensor_map import EncodedMap, MappedMatrix
 from dovetail.targets.gpu.kernel import GpuKernel
 
-__all__ = ["DEFAULT_STREAM", "MOST_BLOCKS", "Card", "Driver", "Function", "Launch", "Module", "driver"]
+__all__ = [
+    "DEFAULT_STREAM",
+    "MOST_BLOCKS",
+    "Card",
+    "Driver",
+    "KernelFunction",
+    "LoadedModule",
+    "PreparedLaunch",
+    "driver",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a GPU says of itself."""
+    """The description of a GPU by its driver."""
 
     name: str
     capability: tuple[int, int]
@@ -76,12 +85,12 @@ _DEVICE_MEMORY = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class KernelFunction:
     """A kernel that is loaded."""
 
     driver: Driver
     handle: int
-    module: Module
+    module: LoadedModule
     """What it was loaded from, which stays loaded as long as this."""
     dependent: bool = False
     """Whether it may start while the kernel before it still runs: it waits for that one itself."""
@@ -89,20 +98,20 @@ class Function:
     """Whether its blocks wait for each other."""
 
     def blocks_at_once(self, block: int, shared_bytes: int) -> int:
-        """Blocks of some threads that the device holds at the same time, if it runs nothing else."""
-        found = c_int()
+        """Return the occupancy of the device: how many such blocks it holds at a time, if it runs nothing else."""
+        count = c_int()
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        self.driver.call(name, ctypes.byref(found), self.handle, block, shared_bytes)
-        return found.value * self.driver.description.multiprocessors
+        self.driver.call(name, ctypes.byref(count), self.handle, block, shared_bytes)
+        return count.value * self.driver.description.multiprocessors
 
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
     ) -> None:
         """Launch it with 64-bit arguments: addresses and sizes."""
-        Launch(self, grid, block, shared_bytes, arguments).enqueue(stream)
+        PreparedLaunch(self, grid, block, shared_bytes, arguments).enqueue(stream)
 
 
-class Launch:
+class PreparedLaunch:
     """A launch with its arguments in memory that the driver reads; they may change between launches."""
 
     __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "table", "words")
@@ -111,12 +120,12 @@ class Launch:
 
     def __init__(
         self,
-        function: Function,
+        function: KernelFunction,
         grid: int,
         block: int,
         shared_bytes: int,
         arguments: Sequence[int],
-        matrices: Sequence[Matrix] = (),
+        matrices: Sequence[MappedMatrix] = (),
         table: range = range(0),
     ) -> None:
         """The arguments in `table` are one array for the kernel."""
@@ -129,8 +138,8 @@ class Launch:
         self.words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         self.maps = [EncodedMap(function.driver, matrix) for matrix in matrices]
         first = ctypes.addressof(self.words)
-        given = [i for i in range(len(self.words)) if i not in table[1:]]
-        places = [first + 8 * i for i in given] + [one.address for one in self.maps]
+        own = [i for i in range(len(self.words)) if i not in table[1:]]
+        places = [first + 8 * i for i in own] + [one.address for one in self.maps]
         self.pointers = (c_void_p * len(places))(*places)
         for argument in dict.fromkeys([one.matrix.argument for one in self.maps]):
             self.set(argument, self.words[argument])
@@ -142,10 +151,12 @@ class Launch:
             if one.matrix.argument == argument and address and self.grid:
                 one.encode(address)
 
-    def copy(self) -> Launch:
+    def copy(self) -> PreparedLaunch:
         """The same launch, with arguments of its own."""
         matrices = [one.matrix for one in self.maps]
-        return Launch(self.function, self.grid, self.block, self.shared_bytes, [*self.words], matrices, self.table)
+        return PreparedLaunch(
+            self.function, self.grid, self.block, self.shared_bytes, [*self.words], matrices, self.table
+        )
 
     def enqueue(self, stream: int, *, in_order: bool = False) -> None:
         """Launch it; a grid without blocks is no launch."""
@@ -165,25 +176,25 @@ class Launch:
             function.driver.call("cuLaunchKernel", function.handle, *shape, stream, self.pointers, None)
 
 
-class Module:
+class LoadedModule:
     """Loaded code: machine code, or PTX that the driver assembles for the device."""
 
     def __init__(self, driver: Driver, code: bytes) -> None:
         self.driver = driver
         self.handle = 0
-        found = c_void_p()
-        driver.call("cuModuleLoadData", ctypes.byref(found), code + b"\0")
-        self.handle = found.value or 0
+        handle = c_void_p()
+        driver.call("cuModuleLoadData", ctypes.byref(handle), code + b"\0")
+        self.handle = handle.value or 0
 
     def function(
         self, name: str, shared_bytes: int = 0, *, dependent: bool = False, cooperative: bool = False
-    ) -> Function:
+    ) -> KernelFunction:
         """A kernel by name, with leave to take dynamic shared memory, and to start early if it is `dependent`."""
-        found = c_void_p()
-        self.driver.call("cuModuleGetFunction", ctypes.byref(found), self.handle, name.encode())
+        handle = c_void_p()
+        self.driver.call("cuModuleGetFunction", ctypes.byref(handle), self.handle, name.encode())
         if shared_bytes:
-            self.driver.call("cuFuncSetAttribute", found.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
-        return Function(self.driver, found.value or 0, self, dependent, cooperative)
+            self.driver.call("cuFuncSetAttribute", handle.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
+        return KernelFunction(self.driver, handle.value or 0, self, dependent, cooperative)
 
     def __del__(self) -> None:
         if self.handle:
@@ -268,7 +279,7 @@ class Driver:
 
     @property
     def card(self) -> Card:
-        """What the device says of itself."""
+        """Return the driver's description of the device."""
         memory = c_size_t()
         self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), self.device)
         return Card(
@@ -287,9 +298,9 @@ class Driver:
         return f"{self.version // 1000}.{self.version % 1000 // 10}"
 
     def _number(self, name: str, *arguments: int) -> int:
-        found = c_int()
-        self._call(name, ctypes.byref(found), *arguments)
-        return found.value
+        number = c_int()
+        self._call(name, ctypes.byref(number), *arguments)
+        return number.value
 
     def _attribute(self, number: int) -> int:
         return self._number("cuDeviceGetAttribute", number, self.device)
@@ -339,27 +350,27 @@ class Driver:
     def stop_word(self) -> int:
         """The address of the word in which a kernel says where it stopped; it stays as long as the context."""
         if self.stopped is None:
-            found = c_void_p()
-            self.call("cuMemAllocHost_v2", ctypes.byref(found), ctypes.sizeof(c_uint64))
-            self.stopped = c_uint64.from_address(found.value or 0)
+            memory = c_void_p()
+            self.call("cuMemAllocHost_v2", ctypes.byref(memory), ctypes.sizeof(c_uint64))
+            self.stopped = c_uint64.from_address(memory.value or 0)
             self.stopped.value = 0
         return ctypes.addressof(self.stopped)
 
     def device_of(self, address: int) -> int | None:
         """The index of the device whose memory an address is in; None where it is no memory of a device."""
-        found = c_int()
-        if self.status_of("cuPointerGetAttribute", ctypes.byref(found), _MEMORY_TYPE, address):
+        answer = c_int()
+        if self.status_of("cuPointerGetAttribute", ctypes.byref(answer), _MEMORY_TYPE, address):
             return None
-        if found.value != _DEVICE_MEMORY:
+        if answer.value != _DEVICE_MEMORY:
             return None
-        self.call("cuPointerGetAttribute", ctypes.byref(found), _ORDINAL, address)
-        return found.value
+        self.call("cuPointerGetAttribute", ctypes.byref(answer), _ORDINAL, address)
+        return answer.value
 
-    def ptx(self, made: GpuKernel) -> str:
+    def ptx(self, kernel: GpuKernel) -> str:
         """A kernel as PTX for the device: LLVM compiles it, and is loaded for that."""
         from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 
-        return to_ptx(made.text, self.architecture)
+        return to_ptx(kernel.text, self.architecture)
 
     def assembled(self, ptx: str) -> bytes:
         """PTX as machine code of the device, by the driver's linker."""
@@ -383,17 +394,17 @@ class _Current:
 
     def __call__(self) -> Driver:
         with self._lock:
-            found = self._driver
-            if found is not None and found.process != os.getpid():
+            driver = self._driver
+            if driver is not None and driver.process != os.getpid():
                 raise UnsupportedError(
                     "CUDA does not work in a process that was forked from one that uses it",
                     hint='start processes with multiprocessing.get_context("spawn")',
                 )
-            if found is None:
-                self._driver = found = Driver()
-            elif found.lost is not None:
-                self._driver = found = self._renewed()
-            return found
+            if driver is None:
+                self._driver = driver = Driver()
+            elif driver.lost is not None:
+                self._driver = driver = self._renewed()
+            return driver
 
     @staticmethod
     def _renewed() -> Driver:

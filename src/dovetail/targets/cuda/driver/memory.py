@@ -106,8 +106,8 @@ class PinnedBuffer:
 
 def _allocated(device: Driver, name: str, nbytes: int) -> int:
     """The address of new memory; where there is not enough, the error says how much there is."""
-    found = c_void_p()
-    if device.status_of(name, ctypes.byref(found), nbytes) == OUT_OF_MEMORY:
+    address = c_void_p()
+    if device.status_of(name, ctypes.byref(address), nbytes) == OUT_OF_MEMORY:
         free, total = device.free_memory()
         where = NAME if name == "cuMemAlloc_v2" else "the host for copies to and from the device"
         raise OutOfMemoryError(
@@ -116,9 +116,9 @@ def _allocated(device: Driver, name: str, nbytes: int) -> int:
             free=free,
             hint="free device arrays and programs that are not needed, or run smaller inputs",
         )
-    if not found.value:
-        device.call(name, ctypes.byref(found), nbytes)
-    return found.value or 0
+    if not address.value:
+        device.call(name, ctypes.byref(address), nbytes)
+    return address.value or 0
 
 
 def bytes_from(device: Driver, address: int) -> int | None:
@@ -127,13 +127,13 @@ def bytes_from(device: Driver, address: int) -> int | None:
     Memory that grows in pieces, such as torch's expandable segments, is one reservation: `cuMemGetAddressRange` would
     tell the piece alone.
     """
-    found: list[int] = []
+    counts: list[int] = []
     for attribute in (_RANGE_START, _RANGE_BYTES):
         word = c_uint64()
         if device.status_of("cuPointerGetAttribute", ctypes.byref(word), attribute, address):
             return None
-        found.append(word.value)
-    return sum(found) - address
+        counts.append(word.value)
+    return sum(counts) - address
 
 
 class CudaAllocator:
@@ -150,9 +150,9 @@ class CudaAllocator:
 
     def uploaded(self, content: Array) -> CudaBuffer:
         """A new buffer with the elements of an array."""
-        found = self.allocate(content.nbytes)
-        found.copy_from_host(np.ascontiguousarray(content))
-        return found
+        buffer = self.allocate(content.nbytes)
+        buffer.copy_from_host(np.ascontiguousarray(content))
+        return buffer
 
 
 def stored_bytes(array: Array, dtype: DType, strides: tuple[int, ...]) -> Array:

@@ -34,13 +34,13 @@ _HINT = "free device arrays and programs that are not needed, or end other progr
 
 
 def short_of(name: str, functions: Functions) -> OutOfMemoryError:
-    """The error of a function of the driver that found no memory for what it makes; it does not say how much it wants.
+    """Return the error of a driver function that ran out of memory; the driver does not say how much it needed.
 
     The driver says what is free, but not without a context.
     """
-    found, total = c_size_t(), c_size_t()
-    functions["cuMemGetInfo_v2"](ctypes.byref(found), ctypes.byref(total))
-    free, what = found.value, _TAKEN_BY.get(name, "what it makes")
+    available, total = c_size_t(), c_size_t()
+    functions["cuMemGetInfo_v2"](ctypes.byref(available), ctypes.byref(total))
+    free, what = available.value, _TAKEN_BY.get(name, "what it makes")
     left = f": {free:,} of {total.value:,} bytes are free" if total.value else ""
     return OutOfMemoryError(f"{name} found no memory for {what}{left}", needed=0, free=free, hint=_HINT)
 

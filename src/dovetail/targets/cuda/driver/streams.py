@@ -29,9 +29,9 @@ class Event:
     def __init__(self, driver: Driver, *, is_timed: bool = True) -> None:
         self.driver = driver
         self.handle = 0
-        found = c_void_p()
-        driver.call("cuEventCreate", ctypes.byref(found), 0 if is_timed else _UNTIMED)
-        self.handle = found.value or 0
+        handle = c_void_p()
+        driver.call("cuEventCreate", ctypes.byref(handle), 0 if is_timed else _UNTIMED)
+        self.handle = handle.value or 0
 
     def record(self, stream: int = DEFAULT_STREAM, *, captured: bool = False) -> None:
         """Record it; where the stream is captured, each run of the graph does."""
@@ -47,9 +47,9 @@ class Event:
     def seconds_since(self, start: Event) -> float:
         """The time between two events; waits for this one."""
         self.synchronize()
-        found = c_float()
-        self.driver.call("cuEventElapsedTime", ctypes.byref(found), start.handle, self.handle)
-        return found.value / 1e3
+        milliseconds = c_float()
+        self.driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, self.handle)
+        return milliseconds.value / 1e3
 
     def __del__(self) -> None:
         if self.handle:
@@ -62,9 +62,9 @@ class OwnStream:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.handle = 0
-        found = c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(found), NON_BLOCKING)
-        self.handle = found.value or 0
+        handle = c_void_p()
+        driver.call("cuStreamCreate", ctypes.byref(handle), NON_BLOCKING)
+        self.handle = handle.value or 0
 
     def __del__(self) -> None:
         if self.handle:
@@ -104,7 +104,7 @@ class Lending:
         return Lent(owner, self._returned)
 
     def settle(self, most: int = 0) -> None:
-        """Let go of memory that libraries have given back, where it is more than `most` buffers."""
+        """Free memory that libraries have returned, where it is more than `most` buffers."""
         if len(self._returned) > most and CAPTURES.acquire(blocking=not most):
             try:
                 count = len(self._returned)  # what comes meanwhile may still be read

@@ -1,4 +1,4 @@
-"""Tensors as the tensor memory accelerator is told of them: 128 bytes that the driver encodes, for each launch."""
+"""Tensor maps, the descriptors of the tensor memory accelerator: 128 bytes that the driver encodes for each launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class MappedMatrix:
     """A matrix, or images, at an argument of a launch."""
 
     argument: int
@@ -39,10 +39,10 @@ class Matrix:
     itemsize: int
 
 
-def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[Matrix]:
+def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[MappedMatrix]:
     """The matrices of a kernel at the sizes of a run. One without elements has one, which is not read."""
     return [
-        Matrix(
+        MappedMatrix(
             kernel.pointers.index(one.pointer),
             number(one.offset),
             tuple([max(1, number(size)) for size in one.sizes]),
@@ -60,7 +60,7 @@ class EncodedMap:
 
     __slots__ = ("address", "driver", "matrix", "memory")
 
-    def __init__(self, driver: Caller, matrix: Matrix) -> None:
+    def __init__(self, driver: Caller, matrix: MappedMatrix) -> None:
         self.driver, self.matrix = driver, matrix
         self.memory = (ctypes.c_uint8 * (MAP_BYTES + _ALIGNED))()
         self.address = -(-ctypes.addressof(self.memory) // _ALIGNED) * _ALIGNED
@@ -70,14 +70,14 @@ class EncodedMap:
         of, by = self.matrix, self.matrix.traversal
         rank, line = len(of.sizes), LINE_BYTES // of.itemsize
         sizes, strides = (c_uint64 * rank)(*of.sizes), (c_uint64 * (rank - 1))(*of.strides)
-        given = (self.address, _WORDS[of.itemsize], rank, address + of.offset, sizes, strides)
+        common = (self.address, _WORDS[of.itemsize], rank, address + of.offset, sizes, strides)
         if by is None:
             box, steps = (c_uint32 * rank)(line, of.box_lines), (c_uint32 * rank)(*[1] * rank)
-            self.driver.call("cuTensorMapEncodeTiled", *given, box, steps, *_LAYOUT)
+            self.driver.call("cuTensorMapEncodeTiled", *common, box, steps, *_LAYOUT)
             return
         lower, upper = (c_int * (rank - 2))(*by.lower), (c_int * (rank - 2))(*by.upper)
         steps = (c_uint32 * rank)(1, *by.strides, 1)
-        self.driver.call("cuTensorMapEncodeIm2col", *given, lower, upper, line, of.box_lines, steps, *_LAYOUT)
+        self.driver.call("cuTensorMapEncodeIm2col", *common, lower, upper, line, of.box_lines, steps, *_LAYOUT)
 
 
-__all__ = ["EncodedMap", "Matrix", "matrices_of"]
+__all__ = ["EncodedMap", "MappedMatrix", "matrices_of"]

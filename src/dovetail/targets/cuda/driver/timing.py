@@ -9,16 +9,16 @@ from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.driver.streams import Event
 from dovetail.targets.cuda.runs.bound_plan import LoadedKernel
-from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.frame import DeviceFrame
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 
 
-def run_timed(frame: Frame) -> list[Mark]:
+def run_timed(frame: DeviceFrame) -> list[Mark]:
     """Launch the kernels of a run, wait for them, and say when each step ran."""
     return _as_graph(frame) if frame.bound.captures and frame.launches else _one_by_one(frame)
 
 
-def _as_graph(frame: Frame) -> list[Mark]:
+def _as_graph(frame: DeviceFrame) -> list[Mark]:
     """A graph with events between its nodes: the device does not wait for the host between two kernels."""
     driver = frame.driver
     events = [Event(driver) for _ in range(len(frame.launches) + 1)]
@@ -34,7 +34,7 @@ def _as_graph(frame: Frame) -> list[Mark]:
     return list(_merged(spans))
 
 
-def _one_by_one(frame: Frame) -> list[Mark]:
+def _one_by_one(frame: DeviceFrame) -> list[Mark]:
     """Launches with events around each, and steps on the host between them."""
     driver = frame.driver
     first = Event(driver)
@@ -59,7 +59,7 @@ def _one_by_one(frame: Frame) -> list[Mark]:
 
 
 def _shared_out(one: LoadedKernel, begin: int, end: int) -> list[tuple[Step, int, int, bool]]:
-    """The time of a launch, in equal shares for the steps that it runs: nothing tells them apart."""
+    """Return the time of a launch in equal shares for its steps: nothing measures them apart."""
     steps = (*one.joined, one.step)
     at = [begin + (end - begin) * i // len(steps) for i in range(len(steps) + 1)]
     return [(step, at[i], at[i + 1], False) for i, step in enumerate(steps)]

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from dovetail.errors import DeviceError
 from dovetail.kernels.loops import ir
-from dovetail.targets.cuda.driver.driver import Driver, Launch
+from dovetail.targets.cuda.driver.driver import Driver, PreparedLaunch
 from dovetail.targets.cuda.library.cublaslt import Algorithm, Described, Library, Problem, loaded
 
 NAME = "cublaslt"
@@ -24,11 +24,11 @@ _lock = threading.Lock()
 def library_of(driver: Driver, where: str) -> Library:
     """The library with its handle for the context of a driver; raises `Failed`."""
     with _lock:
-        found = _libraries.get(driver)
-        if found is None:
+        library = _libraries.get(driver)
+        if library is None:
             driver.call("cuCtxSetCurrent", driver.context)
-            found = _libraries[driver] = Library(loaded(where))
-        return found
+            library = _libraries[driver] = Library(loaded(where))
+        return library
 
 
 class LibraryProduct:
@@ -39,7 +39,7 @@ class LibraryProduct:
 
     @classmethod
     def checked(cls, driver: Driver, library: Library, problem: Problem, algorithm: Algorithm) -> LibraryProduct:
-        """The same by an algorithm that was kept; raises `Failed` where the library has another opinion of it."""
+        """Return the GEMM by a stored algorithm; raises `Failed` where the library refuses it."""
         described = Described(library, problem)
         described.check(algorithm)
         return cls(driver, described, algorithm)
@@ -56,7 +56,7 @@ class LibraryProduct:
             )
 
 
-class LibraryLaunch(Launch):
+class LibraryLaunch(PreparedLaunch):
     """A call of the library with its addresses. It is several nodes of a graph, or one, and these keep their addresses:
     nothing that it reads or writes moves from run to run."""
 
@@ -71,7 +71,7 @@ class LibraryLaunch(Launch):
         self.words = (ctypes.c_int64 * len(addresses))(*addresses)
 
     def copy(self) -> LibraryLaunch:
-        """The same call."""
+        """Copy the call."""
         return LibraryLaunch(self.product, [*self.words])
 
     def enqueue_blocks(self, grid: int, stream: int, *, in_order: bool) -> None:

@@ -24,7 +24,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.settings import TUNE_ALWAYS, TUNE_OFF
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.code import digest
-from dovetail.targets.cuda.driver.driver import Driver, Function
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction
 from dovetail.targets.cuda.library.call import NAME, LibraryProduct, library_of
 from dovetail.targets.cuda.library.cublaslt import (
     ALGORITHM_WORDS,
@@ -79,7 +79,7 @@ WORKS = Need("the_library_multiplies", "no error", "another version of nvidia-cu
 IS_FASTER = "library_is_faster"
 """The condition that times decide."""
 
-Load: TypeAlias = Callable[[Sequence[GpuKernel]], Mapping[str, Function]]
+LoadKernels: TypeAlias = Callable[[Sequence[GpuKernel]], Mapping[str, KernelFunction]]
 """Compiles and loads kernels, by their texts."""
 _REFUSED = ("condition", "found", "expected", "hint")
 _measuring = Lock()
@@ -100,11 +100,11 @@ class Decision:
 
     @classmethod
     def timed(cls, own: float, library: float, algorithm: Algorithm) -> Decision:
-        """What two times decide."""
+        """Return the decision by two times."""
         if library <= GAIN * own:
             return cls(own, library, algorithm)
-        found, expected = f"{library * 1e6:.1f} µs", f"at most {GAIN:.0%} of {own * 1e6:.1f} µs"
-        return cls(own, library, None, Refused(IS_FASTER, found, expected))
+        time, expected = f"{library * 1e6:.1f} µs", f"at most {GAIN:.0%} of {own * 1e6:.1f} µs"
+        return cls(own, library, None, Refused(IS_FASTER, time, expected))
 
 
 class LibraryChoice:
@@ -116,8 +116,8 @@ class LibraryChoice:
         """`where` is the library, and `ptx` that of each kernel by its text."""
         self.plan, self.device, self.store, self.tune, self.where, self.ptx = plan, device, store, tune, where, ptx
         self._fresh = chained(plan, fresh_results(plan).values())
-        self._found: dict[str, Decision] = {}
-        """What was decided, by the name of its entry."""
+        self._decisions: dict[str, Decision] = {}
+        """Decisions by the names of their entries."""
 
     @cached_property
     def is_late(self) -> bool:
@@ -133,16 +133,16 @@ class LibraryChoice:
         return slot is not None and slot.donor is not None and self.moves(slot.donor)
 
     def refused(self, step: Step, kernels: Sequence[GpuKernel], *, joined: bool) -> Refused | None:
-        """The condition that refuses a product by what its kernels tell, without code generation."""
+        """Return the condition that refuses a GEMM by its kernels alone, without code generation."""
         if self.plan.options.get("strict"):
             return REORDERS.refused("strict=True")
         if any([stored_as(v) is not None for v in step.operands]):
             return IS_PLAIN.refused("blocks")
-        read = {v for made in kernels for v in made.values.values()}
-        written = {v for made in kernels for n, v in made.bindings.items() if n in made.kernel.written}
+        read = {v for kernel in kernels for v in kernel.values.values()}
+        written = {v for kernel in kernels for n, v in kernel.bindings.items() if n in kernel.kernel.written}
         alone = read <= {*step.operands, *step.results} and written == {*step.results} and not joined
-        kinds, names = {made.kernel.kind for made in kernels}, sorted({made.kernel.name for made in kernels})
-        if not alone or kinds not in OURS or any([made.checks or made.counters for made in kernels]):
+        kinds, names = {kernel.kernel.kind for kernel in kernels}, sorted({kernel.kernel.name for kernel in kernels})
+        if not alone or kinds not in OURS or any([kernel.checks or kernel.counters for kernel in kernels]):
             return IS_APART.refused("steps that share its launch" if joined else ", ".join(names))
         if self.is_late:
             return IS_STATIC.refused("sizes that a run finds")
@@ -157,17 +157,17 @@ class LibraryChoice:
 
     def seconds(self, kernels: Sequence[GpuKernel]) -> float:
         """An estimate of our kernels; 0 where there is none."""
-        return sum([made.launch.cycles for made in kernels]) / self.device.description.hertz
+        return sum([kernel.launch.cycles for kernel in kernels]) / self.device.description.hertz
 
     def cold(self, steps: Sequence[Kernels]) -> bool:
         """Whether each run of a program reads its weights from memory: L2 does not hold all that its kernels read."""
         return are_cold(self.plan, steps, self.device.description.l2_bytes)
 
     def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> StoreKey:
-        """What a decision depends on: the product and where its tensors are, our code, the card and the library."""
+        """Return the key of a decision: the GEMM and the layout of its tensors, our code, the card and the library."""
         tensors = [(v, self.plan.locate(v), self.moves(v)) for v in (*step.operands, *step.results)]
         about = [f"{v.tensor} at {at.offset} by {at.strides}{' moves' * moves}" for v, at, moves in tensors]
-        code = [(self.ptx[made.text], made.launch, made.kernel.maps) for made in kernels]
+        code = [(self.ptx[kernel.text], kernel.launch, kernel.kernel.maps) for kernel in kernels]
         parts = {
             "product": "; ".join(about),
             "code": digest(repr(code).encode()),
@@ -180,57 +180,60 @@ class LibraryChoice:
         return StoreKey(KIND, parts)
 
     def kept(self, key: StoreKey) -> Decision | None:
-        """What was decided in an earlier process."""
+        """Return the decision of an earlier process."""
         content = None if self.store is None else self.store.get(key)
         return None if content is None else parsed(content)
 
     def replaced(
         self,
         steps: Sequence[Kernels],
-        functions: Mapping[str, Function],
+        functions: Mapping[str, KernelFunction],
         selection: Callable[[], Selection],
-        load: Load,
-    ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
+        load: LoadKernels,
+    ) -> tuple[tuple[Kernels, ...], Mapping[str, KernelFunction | LibraryProduct]]:
         """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
         making = _Replacing(self, functions, selection, load, cold=self.cold(steps))
-        found = [*steps]
+        replaced = [*steps]
         joined = False
         for index, (step, kernels) in enumerate(zip(self.plan.phase("run"), steps, strict=True)):
             if is_product(kernels) and self.refused(step, kernels, joined=joined) is None:
-                found[index] = making.kernels(step, kernels)
+                replaced[index] = making.kernels(step, kernels)
             joined = kernels is None
-        return tuple(found), making.functions
+        return tuple(replaced), making.functions
 
     def decided(self, key: StoreKey, measured: Callable[[], Decision]) -> Decision:
-        """The decision on a product, which is measured where that is wanted and nothing is kept."""
-        if key.name not in self._found:
+        """Return the decision on a GEMM; measure it where tuning allows that and no decision is stored."""
+        if key.name not in self._decisions:
             known = None if self.tune == TUNE_ALWAYS else self.kept(key)
-            wanted = self.tune == TUNE_ALWAYS or (self.tune != TUNE_OFF and self.store is not None)
-            if known is None and wanted:
+            measures = self.tune == TUNE_ALWAYS or (self.tune != TUNE_OFF and self.store is not None)
+            if known is None and measures:
                 with _measuring:
                     self.keep(key, measured())
             else:
-                self._found[key.name] = known or Decision()
-        return self._found[key.name]
+                self._decisions[key.name] = known or Decision()
+        return self._decisions[key.name]
 
-    def in_vain(self, made: LibraryStep, kernels: Sequence[GpuKernel]) -> Refused | None:
+    def in_vain(self, product: LibraryStep, kernels: Sequence[GpuKernel]) -> Refused | None:
         """Why no time can be saved, by the estimates."""
-        dtype, device = made.problem.a.dtype, self.device.description
+        dtype, device = product.problem.a.dtype, self.device.description
         cycles, card = device.multiprocessors * device.hertz, device.timings.card
         peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (card.multiprocessors * card.hertz)
-        multiplied, moved = made.flops / peak, made.problem.nbytes / (device.bytes_per_cycle * cycles or float("inf"))
+        multiplied, moved = (
+            product.flops / peak,
+            product.problem.nbytes / (device.bytes_per_cycle * cycles or float("inf")),
+        )
         seconds = self.seconds(kernels) or multiplied
         if seconds < LEAST_SECONDS:
             return MATTERS.refused(f"{seconds * 1e6:.1f} µs by the estimate")
         if moved >= SHARE * seconds:
             return MATTERS.refused(f"{moved / seconds:.0%} of the bandwidth by the estimate")
-        if dtype in (f32, f64) or not made.is_even or multiplied < SHARE * seconds:
+        if dtype in (f32, f64) or not product.is_even or multiplied < SHARE * seconds:
             return None
         return MATTERS.refused(f"{multiplied / seconds:.0%} of the peak by the estimate")
 
     def keep(self, key: StoreKey, decision: Decision) -> None:
         """Keep a decision, but for one that depends on what else is in memory."""
-        self._found[key.name] = decision
+        self._decisions[key.name] = decision
         passes = decision.refused is not None and decision.refused.condition == HAS_ROOM.condition
         if self.store is not None and not passes:
             self.store.put(key, json.dumps(asdict(decision)).encode())
@@ -242,14 +245,14 @@ class _Replacing:
     def __init__(
         self,
         of: LibraryChoice,
-        functions: Mapping[str, Function],
+        functions: Mapping[str, KernelFunction],
         selection: Callable[[], Selection],
-        load: Load,
+        load: LoadKernels,
         *,
         cold: bool,
     ) -> None:
         self.of, self._load, self._cold = of, load, cold
-        self.functions: dict[str, Function | LibraryProduct] = {**functions}
+        self.functions: dict[str, KernelFunction | LibraryProduct] = {**functions}
         self._selection = cache(selection)
         self._steps: dict[Value, LibraryStep | Refused] = {}
 
@@ -267,17 +270,17 @@ class _Replacing:
             return kernels
 
     def _by_library(self, step: Step, algorithm: Algorithm, key: StoreKey) -> tuple[GpuKernel, ...]:
-        made, text, driver = self._made(step), f"{NAME} {key.name}", self.of.device
-        if isinstance(made, Refused):
-            raise Failed(f"{made.condition}: {made.found}")
+        product, text, driver = self._library_step(step), f"{NAME} {key.name}", self.of.device
+        if isinstance(product, Refused):
+            raise Failed(f"{product.condition}: {product.found}")
         if text not in self.functions:
             library = library_of(driver, self.of.where)
-            self.functions[text] = LibraryProduct.checked(driver, library, made.problem, algorithm)
-        found = made.kernels(algorithm, text)
-        self._loaded(step, found)
-        return found
+            self.functions[text] = LibraryProduct.checked(driver, library, product.problem, algorithm)
+        kernels = product.kernels(algorithm, text)
+        self._loaded(step, kernels)
+        return kernels
 
-    def _made(self, step: Step) -> LibraryStep | Refused:
+    def _library_step(self, step: Step) -> LibraryStep | Refused:
         """A step as the library computes it. Code generation is imported for it."""
         from dovetail.targets.cuda.library.product import library_step
 
@@ -286,37 +289,37 @@ class _Replacing:
         return self._steps[step.value]
 
     def _loaded(self, step: Step, kernels: Sequence[GpuKernel]) -> list[LoadedKernel]:
-        missing = [made for made in kernels if made.text not in self.functions]
+        missing = [kernel for kernel in kernels if kernel.text not in self.functions]
         self.functions |= self._load(missing) if missing else {}
-        return [LoadedKernel(step, made, self.functions[made.text]) for made in kernels]
+        return [LoadedKernel(step, kernel, self.functions[kernel.text]) for kernel in kernels]
 
     def _measured(self, step: Step, kernels: tuple[GpuKernel, ...]) -> Decision:
-        of, made = self.of, self._made(step)
-        if isinstance(made, Refused):
-            return Decision(refused=made)
-        refused = None if of.tune == TUNE_ALWAYS else of.in_vain(made, kernels)
+        of, product = self.of, self._library_step(step)
+        if isinstance(product, Refused):
+            return Decision(refused=product)
+        refused = None if of.tune == TUNE_ALWAYS else of.in_vain(product, kernels)
         if refused is not None:
             return Decision(refused=refused)
         try:
-            return self._timed(step, kernels, made)
+            return self._timed(step, kernels, product)
         except OutOfMemoryError as error:
             return Decision(refused=HAS_ROOM.refused(f"{error.needed:,} bytes"))
 
-    def _timed(self, step: Step, kernels: tuple[GpuKernel, ...], made: LibraryStep) -> Decision:
-        """Our kernels and every algorithm that the library proposes, in turns."""
+    def _timed(self, step: Step, kernels: tuple[GpuKernel, ...], product: LibraryStep) -> Decision:
+        """Time our kernels and every algorithm that the library proposes, alternately."""
         from dovetail.targets.cuda.library.trial import Trial
 
         driver = self.of.device
-        described = Described(library_of(driver, self.of.where), made.problem)
+        described = Described(library_of(driver, self.of.where), product.problem)
         algorithms = described.proposed()
         if not algorithms:
             raise Failed("no algorithm is proposed")
-        ways = [self._loaded(step, kernels)]
+        candidates = [self._loaded(step, kernels)]
         for algorithm in algorithms:
             self.functions[NAME] = LibraryProduct(driver, described, algorithm)
-            ways.append(self._loaded(step, made.kernels(algorithm, NAME)))
+            candidates.append(self._loaded(step, product.kernels(algorithm, NAME)))
         del self.functions[NAME]
-        trial = Trial(driver, self.of.plan, ways, cold=self._cold)
+        trial = Trial(driver, self.of.plan, candidates, cold=self._cold)
         try:
             own, *others = trial.seconds()
         finally:
@@ -327,26 +330,26 @@ class _Replacing:
 
 def is_product(kernels: Kernels) -> TypeGuard[tuple[GpuKernel, ...]]:
     """Whether kernels compute a product, by themselves or with steps next to it."""
-    return any([made.kernel.kind in GEMMS for made in kernels or ()])
+    return any([kernel.kernel.kind in GEMMS for kernel in kernels or ()])
 
 
 def parsed(content: bytes) -> Decision | None:
     """A decision that was kept; None for other content."""
     try:
-        given = json.loads(content)
-        algorithm = None if given["algorithm"] is None else _algorithm(given["algorithm"])
-        refused = None if given["refused"] is None else Refused(*[str(given["refused"][name]) for name in _REFUSED])
-        return Decision(float(given["own"]), float(given["library"]), algorithm, refused)
+        fields = json.loads(content)
+        algorithm = None if fields["algorithm"] is None else _algorithm(fields["algorithm"])
+        refused = None if fields["refused"] is None else Refused(*[str(fields["refused"][name]) for name in _REFUSED])
+        return Decision(float(fields["own"]), float(fields["library"]), algorithm, refused)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _algorithm(given: Any) -> Algorithm:
-    found = Algorithm(tuple(map(int, given["words"])), int(given["workspace"]))
-    fits = len(found.words) == ALGORITHM_WORDS and all([0 <= word < 1 << 64 for word in found.words])
-    if not fits or not 0 <= found.workspace <= WORKSPACE_BYTES:
-        raise ValueError(given)
-    return found
+def _algorithm(fields: Any) -> Algorithm:
+    algorithm = Algorithm(tuple(map(int, fields["words"])), int(fields["workspace"]))
+    fits = len(algorithm.words) == ALGORITHM_WORDS and all([0 <= word < 1 << 64 for word in algorithm.words])
+    if not fits or not 0 <= algorithm.workspace <= WORKSPACE_BYTES:
+        raise ValueError(fields)
+    return algorithm
 
 
 __all__ = [

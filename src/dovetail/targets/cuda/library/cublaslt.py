@@ -22,8 +22,8 @@ from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 VERSIONS = (13, 12)
 """Of CUDA, the newest first."""
 PACKAGES = ("nvidia.cu13", "nvidia.cublas", "torch")
-"""What has the library in its folder `lib`; torch is found and not imported."""
-INSTALL = "pip install 'dovetail[cublas]'"
+"""Packages with the library in their folder `lib`; torch is located and not imported."""
+INSTALL = "pip install 'dovetail-ml[cublas]'"
 ALGORITHM_WORDS = 8
 """Of 64 bits, of the record of an algorithm."""
 PROPOSED = 8
@@ -46,7 +46,7 @@ class Failed(Exception):
     """The library is not there, or it refuses a product: what it says."""
 
 
-Functions: TypeAlias = Mapping[str, Callable[..., int]]
+LibraryFunctions: TypeAlias = Mapping[str, Callable[..., int]]
 """Its functions by name; each gives an error code, but for the one that gives the version."""
 
 
@@ -83,7 +83,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MatrixLayout:
     """A matrix in memory."""
 
     dtype: DType
@@ -104,9 +104,9 @@ class Layout:
 class Problem:
     """c = a · b, with either factor transposed or not."""
 
-    a: Layout
-    b: Layout
-    c: Layout
+    a: MatrixLayout
+    b: MatrixLayout
+    c: MatrixLayout
     transposes_a: bool = False
     transposes_b: bool = False
 
@@ -129,17 +129,17 @@ def place(newest: int) -> str | None:
     """Where the library is, for a driver of some version of CUDA: a file, or a name that the loader knows."""
     names = [f"libcublasLt.so.{version}" for version in VERSIONS if version <= newest]
     files = [str(folder / name) for name in names for folder in _folders()]
-    found = next((path for path in files if os.path.exists(path)), None)
-    return found or next((name for name in names if _loads(name)), None)
+    existing = next((path for path in files if os.path.exists(path)), None)
+    return existing or next((name for name in names if _loads(name)), None)
 
 
 def _folders() -> Iterator[Path]:
     for package in PACKAGES:
         try:
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             continue
-        for folder in found.submodule_search_locations or () if found is not None else ():
+        for folder in spec.submodule_search_locations or () if spec is not None else ():
             yield Path(folder) / "lib"
 
 
@@ -152,7 +152,7 @@ def _loads(name: str) -> bool:
 
 
 def identity(where: str) -> str:
-    """What tells a library from others; a file is not loaded for that."""
+    """Return the identity of a library file, without loading it."""
     path = Path(where)
     return f"{path.name}, {path.stat().st_size} bytes" if path.is_absolute() else f"{path.name}, {version(where)}"
 
@@ -163,8 +163,8 @@ def version(where: str) -> str:
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
-def told(newest: int) -> str:
-    """The version of the library and its place, or how to install it, for a driver of some version of CUDA."""
+def described(newest: int) -> str:
+    """Return the version and place of the library for a driver of some version of CUDA, or how to install it."""
     where = place(newest)
     if where is None:
         return f"is not installed: {INSTALL}"
@@ -174,11 +174,11 @@ def told(newest: int) -> str:
         return str(error).removeprefix("cuBLASLt ")
 
 
-def loaded(where: str) -> Functions:
+def loaded(where: str) -> LibraryFunctions:
     """The functions of the library at a place."""
     try:
-        found = ctypes.CDLL(where)
-        functions: dict[str, Callable[..., int]] = {name: getattr(found, name) for name in SIGNATURES}
+        library = ctypes.CDLL(where)
+        functions: dict[str, Callable[..., int]] = {name: getattr(library, name) for name in SIGNATURES}
     except (OSError, AttributeError) as missing:
         raise Failed(f"cuBLASLt does not load: {missing}") from None
     for name, kinds in SIGNATURES.items():
@@ -190,9 +190,9 @@ def loaded(where: str) -> Functions:
 class Library:
     """The library with a handle for the context that is current."""
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, functions: LibraryFunctions) -> None:
         self.functions = functions
-        self.handle = self.made("cublasLtCreate")
+        self.handle = self.created("cublasLtCreate")
 
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the library; an error code is raised."""
@@ -200,11 +200,11 @@ class Library:
         if status:
             raise Failed(f"{name}: status {status}")
 
-    def made(self, name: str, *arguments: Any) -> c_void_p:
-        """What a function creates."""
-        found = c_void_p()
-        self.call(name, byref(found), *arguments)
-        return found
+    def created(self, name: str, *arguments: Any) -> c_void_p:
+        """Call a function that creates an object, and return its handle."""
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle
 
 
 class Described:
@@ -212,12 +212,12 @@ class Described:
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
-        self._made: list[tuple[str, c_void_p]] = []
+        self._handles: list[tuple[str, c_void_p]] = []
         wide = problem.a.dtype is f64
         compute, scale = (_COMPUTE_F64, KINDS[f64]) if wide else (_COMPUTE_F32, KINDS[f32])
         self._product = self._create("cublasLtMatmulDesc", compute, scale)
-        for attribute, given in ((_TRANSPOSE_A, problem.transposes_a), (_TRANSPOSE_B, problem.transposes_b)):
-            word = c_int(int(given))
+        for attribute, flag in ((_TRANSPOSE_A, problem.transposes_a), (_TRANSPOSE_B, problem.transposes_b)):
+            word = c_int(int(flag))
             library.call("cublasLtMatmulDescSetAttribute", self._product, attribute, byref(word), 4)
         self._layouts = [
             self._create("cublasLtMatrixLayout", KINDS[x.dtype], x.rows, x.columns, x.leading)
@@ -227,9 +227,9 @@ class Described:
         self._one, self._zero = number(1.0), number(0.0)
 
     def _create(self, kind: str, *arguments: int) -> c_void_p:
-        found = self.library.made(f"{kind}Create", *arguments)
-        self._made.append((f"{kind}Destroy", found))
-        return found
+        handle = self.library.created(f"{kind}Create", *arguments)
+        self._handles.append((f"{kind}Destroy", handle))
+        return handle
 
     def proposed(self, most: int = WORKSPACE_BYTES) -> Sequence[Algorithm]:
         """The algorithms that the library expects to be fastest, the fastest first."""
@@ -237,39 +237,57 @@ class Described:
         aligned = [x.alignment for x in (self.problem.a, self.problem.b, self.problem.c, self.problem.c)]
         words = [c_uint64(most), *map(ctypes.c_uint32, (_ONCE_ROUNDED, *aligned))]
         for attribute, word in zip((_MAX_WORKSPACE, _REDUCTION_SCHEMES, *_ALIGNMENTS), words, strict=True):
-            given = preference, attribute, byref(word), ctypes.sizeof(word)
-            self.library.call("cublasLtMatmulPreferenceSetAttribute", *given)
+            arguments = preference, attribute, byref(word), ctypes.sizeof(word)
+            self.library.call("cublasLtMatmulPreferenceSetAttribute", *arguments)
         a, b, c = self._layouts
         results, count = (HeuristicResult * PROPOSED)(), c_int()
-        given = self.library.handle, self._product, a, b, c, c, preference, PROPOSED, results, byref(count)
-        self.library.call("cublasLtMatmulAlgoGetHeuristic", *given)
-        found = [Algorithm(tuple(one.algorithm), one.workspace) for one in results[: count.value] if not one.status]
-        return [one for one in found if one.workspace <= most]
+        arguments = self.library.handle, self._product, a, b, c, c, preference, PROPOSED, results, byref(count)
+        self.library.call("cublasLtMatmulAlgoGetHeuristic", *arguments)
+        algorithms = [
+            Algorithm(tuple(one.algorithm), one.workspace) for one in results[: count.value] if not one.status
+        ]
+        return [one for one in algorithms if one.workspace <= most]
 
     def check(self, algorithm: Algorithm) -> None:
         """Raise if the library does not multiply so, or takes more workspace."""
         a, b, c = self._layouts
-        found = HeuristicResult()
+        result = HeuristicResult()
         words = (c_uint64 * ALGORITHM_WORDS)(*algorithm.words)
-        given = self.library.handle, self._product, a, b, c, c, words, byref(found)
-        self.library.call("cublasLtMatmulAlgoCheck", *given)
-        if found.status or found.workspace > algorithm.workspace:
-            raise Failed(f"cublasLtMatmulAlgoCheck: status {found.status}, {found.workspace:,} bytes of workspace")
+        arguments = self.library.handle, self._product, a, b, c, c, words, byref(result)
+        self.library.call("cublasLtMatmulAlgoCheck", *arguments)
+        if result.status or result.workspace > algorithm.workspace:
+            raise Failed(f"cublasLtMatmulAlgoCheck: status {result.status}, {result.workspace:,} bytes of workspace")
 
     def enqueue(self, algorithm: Algorithm, addresses: Sequence[int], workspace: int, stream: int) -> int:
         """Enqueue the product of matrices at the addresses of a, b and c; gives an error code."""
         (x, y, z), (a, b, c) = addresses, self._layouts
         words = (c_uint64 * ALGORITHM_WORDS)(*algorithm.words)
-        given = self.library.handle, self._product, byref(self._one), x, a, y, b, byref(self._zero), z, c, z, c
-        return self.library.functions["cublasLtMatmul"](*given, words, workspace, algorithm.workspace, stream)
+        arguments = self.library.handle, self._product, byref(self._one), x, a, y, b, byref(self._zero), z, c, z, c
+        return self.library.functions["cublasLtMatmul"](*arguments, words, workspace, algorithm.workspace, stream)
 
     def __del__(self) -> None:
-        for name, found in getattr(self, "_made", ()):
-            self.library.functions[name](found)
+        for name, handle in getattr(self, "_handles", ()):
+            self.library.functions[name](handle)
 
 
 __all__ = [
-    "ALGORITHM_WORDS", "INSTALL", "KINDS", "PROPOSED", "SIGNATURES", "WORKSPACE_BYTES", "Algorithm", "Described",
-    "Failed", "Functions", "HeuristicResult", "Layout", "Library", "Problem", "identity", "loaded", "place", "told",
+    "ALGORITHM_WORDS",
+    "INSTALL",
+    "KINDS",
+    "PROPOSED",
+    "SIGNATURES",
+    "WORKSPACE_BYTES",
+    "Algorithm",
+    "Described",
+    "Failed",
+    "HeuristicResult",
+    "Library",
+    "LibraryFunctions",
+    "MatrixLayout",
+    "Problem",
+    "described",
+    "identity",
+    "loaded",
+    "place",
     "version",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.library.call import SPACE, as_kernel
-from dovetail.targets.cuda.library.cublaslt import KINDS, Algorithm, Layout, Problem
+from dovetail.targets.cuda.library.cublaslt import KINDS, Algorithm, MatrixLayout, Problem
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
 from dovetail.targets.gpu.loops import SHAPE
@@ -57,46 +57,48 @@ class LibraryStep:
     flops: int
 
     def kernels(self, algorithm: Algorithm, text: str) -> tuple[GpuKernel, ...]:
-        """All kernels by an algorithm; `text` tells that product from others."""
-        made = replace(self.product, code=text, workspace={**self.product.workspace, SPACE: self.end})
-        every = (*self.before, made, *self.after)
+        """Return all kernels by an algorithm; `text` is the key of that GEMM."""
+        product = replace(self.product, code=text, workspace={**self.product.workspace, SPACE: self.end})
+        every = (*self.before, product, *self.after)
         return tuple([replace(one, workspace_bytes=self.end + algorithm.workspace) for one in every])
 
 
 def library_step(step: Step, selection: Selection, moves: Callable[[Value], bool]) -> LibraryStep | Refused:
-    """A step as the library computes it, or the condition that refuses it; `moves` tells of a tensor whether its
-    address changes from run to run."""
-    found = selection.problem(step).once(find_products)
-    if isinstance(found, Refused):
-        return found
-    if len(found.streams) != 1:
-        return IS_ONE.refused(f"{len(found.streams)} streams of columns")
-    dtype, other = found.left.dtype, found.rights[0].dtype
+    """Return a step as the library computes it, or the condition that refuses it; `moves` says whether the address of
+    a tensor changes from run to run."""
+    contraction = selection.problem(step).once(find_products)
+    if isinstance(contraction, Refused):
+        return contraction
+    if len(contraction.streams) != 1:
+        return IS_ONE.refused(f"{len(contraction.streams)} streams of columns")
+    dtype, other = contraction.left.dtype, contraction.rights[0].dtype
     if dtype is not other or dtype not in KINDS:
         return HAS_DTYPE.refused(f"{dtype.name} and {other.name}")
-    has_epilogue = found.products[0] is not found.result or len(step.results) > 1
-    sums = dtype_of_sums(dtype) if has_epilogue else found.result.dtype
-    writer = LibraryResult(selection.problem(step), found, sums)
+    has_epilogue = contraction.products[0] is not contraction.result or len(step.results) > 1
+    sums = dtype_of_sums(dtype) if has_epilogue else contraction.result.dtype
+    writer = LibraryResult(selection.problem(step), contraction, sums)
     if writer.batch:
         return HAS_NO_BATCH.refused(" × ".join(map(str, writer.batch)))
     left, (right,) = writer.left(), writer.rights()
     sizes = [size for size in (writer.rows, writer.depth, writer.columns) if isinstance(size, int) and size]
     if len(sizes) < 3:
         return HAS_SIZES.refused(f"{writer.rows} × {writer.depth} × {writer.columns}")
-    ways = [_along_k(factor) for factor in (right, left)]
-    if ways[0] is None or ways[1] is None:
+    layouts = [_along_k(factor) for factor in (right, left)]
+    if layouts[0] is None or layouts[1] is None:
         return IS_DENSE.refused("strides of " + " and ".join(str(f.tensor.strides) for f in (right, left)))
-    made = _Kernels(writer, selection, moves)
+    builder = _Kernels(writer, selection, moves)
     a, b = (
-        made.factor("a", found.rights[0], right, along_k=ways[0]),
-        made.factor("b", found.left, left, along_k=ways[1]),
+        builder.factor("a", contraction.rights[0], right, along_k=layouts[0]),
+        builder.factor("b", contraction.left, left, along_k=layouts[1]),
     )
     # The library's matrices have columns one after the other: it multiplies transposed factors to a transposed result.
-    problem = Problem(a, b, made.result(has_epilogue=has_epilogue), transposes_a=ways[0], transposes_b=not ways[1])
-    product = GpuKernel(as_kernel(("a", "b", "c", SPACE), "c"), "", made.bindings, made.workspace)
+    problem = Problem(
+        a, b, builder.result(has_epilogue=has_epilogue), transposes_a=layouts[0], transposes_b=not layouts[1]
+    )
+    product = GpuKernel(as_kernel(("a", "b", "c", SPACE), "c"), "", builder.bindings, builder.workspace)
     evens = [factor.dense_axis(writer.alignment(factor), (dtype,)) for factor in (left, right)]
     flops = 2 * prod(sizes)
-    return LibraryStep(problem, tuple(made.before), tuple(made.after), product, made.end, all(evens), flops)
+    return LibraryStep(problem, tuple(builder.before), tuple(builder.after), product, builder.end, all(evens), flops)
 
 
 def _along_k(factor: Factor) -> bool | None:
@@ -139,22 +141,22 @@ class _Kernels:
     before: list[GpuKernel] = field(default_factory=list[GpuKernel])
     after: list[GpuKernel] = field(default_factory=list[GpuKernel])
 
-    def factor(self, name: str, view: Value, factor: Factor, *, along_k: bool) -> Layout:
+    def factor(self, name: str, view: Value, factor: Factor, *, along_k: bool) -> MatrixLayout:
         """A factor as the library reads it: where it is, or a copy."""
         value, writer, dtype = self.writer.found.operand(view), self.writer, view.dtype
         leading, (along, across, *_) = _leading(factor, along_k=along_k), _lines(factor, along_k=along_k)
         assert leading is not None, "it was checked"
         if not self.moves(value):
             self.bindings[name] = value
-            return Layout(dtype, along, across, leading, writer.alignment(factor))
+            return MatrixLayout(dtype, along, across, leading, writer.alignment(factor))
         at = self.workspace[name] = self._room(along * across * dtype.itemsize)
         kernel, tiles = copy_of(factor, along_k=along_k)
         copy = schedule(kernel, tiles, SHAPE)
         self.before.append(finished(copy, {SOURCE: value}, self.selection, {TARGET: at}))
-        return Layout(dtype, along, across, along, ALIGNED)
+        return MatrixLayout(dtype, along, across, along, ALIGNED)
 
-    def result(self, *, has_epilogue: bool) -> Layout:
-        """What the library writes: the result, or what an epilogue reads."""
+    def result(self, *, has_epilogue: bool) -> MatrixLayout:
+        """Return the tensor that the library writes: the result, or an operand of the epilogue."""
         writer, result = self.writer, self.writer.step.results[0]
         rows, columns, item = writer.rows, writer.columns, result.dtype.itemsize
         assert isinstance(rows, int) and isinstance(columns, int), "it was checked"
@@ -165,7 +167,7 @@ class _Kernels:
         if is_plain and isinstance(apart, int) and not has_epilogue and not self.moves(result):
             self.bindings["c"] = result
             alignment = writer.locations.alignment({"": result})[""]
-            return Layout(writer.sums, columns, rows, apart // item, alignment)
+            return MatrixLayout(writer.sums, columns, rows, apart // item, alignment)
         at = self.workspace["c"] = self._room(rows * columns * writer.sums.itemsize)
         bindings = {name: v for name, v in writer.bindings.items() if isinstance(v, Value)}
         whole = kernel_of_step(
@@ -175,7 +177,7 @@ class _Kernels:
             workspace={PARTIAL: at},
         )
         self.after.append(whole)
-        return Layout(writer.sums, columns, rows, columns, ALIGNED)
+        return MatrixLayout(writer.sums, columns, rows, columns, ALIGNED)
 
     def _room(self, nbytes: int) -> int:
         at = self.end

@@ -1,4 +1,4 @@
-"""Times of ways to compute a step, on memory of their own: in turns, as graphs, since clocks change meanwhile."""
+"""Times candidates for a step against each other, on memory of their own: alternately, as graphs, since clocks vary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Packed
 from dovetail.plan.plan import Plan
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import CudaBuffer
 from dovetail.targets.cuda.driver.streams import Event
 from dovetail.targets.cuda.library.weights import weight_bytes, weights_of
@@ -25,17 +25,17 @@ from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.gpu.kernel import GpuKernel
 
 ROUNDS = 7
-"""Times that are taken of each way; the median counts."""
+"""How often each candidate is timed; the median counts."""
 SECONDS = 1e-3
 """Of the runs that a time is taken of, about."""
 LONGEST = 5e-3
-"""The same where runs read every copy of the weights. Where that takes longer, reads of weights take little of it."""
+"""The limit where runs read every copy of the weights. Where that takes longer, reads of weights take little of it."""
 MOST_RUNS = 16
 """How many these are at most, where there are not more copies: all of them are one graph."""
 MOST_COPIES = 64
 """Of the weights of a step, at most: with 1.6 MB each they take twice the L2 of an H200."""
 NEAR = 1.3
-"""Ways that take longer than the fastest by this factor, in one run, are not looked at again."""
+"""Candidates slower than the fastest by this factor, in one run, are not timed again."""
 MOST_MEMORY = 0.5
 """The part of the free memory that tensors of a trial may take."""
 _ALIGNED = 256
@@ -57,16 +57,16 @@ class _Copies:
 
 
 class _Tensors:
-    """What all ways to compute a step read and write: random numbers, and copies of weights that are `cold`."""
+    """The tensors that all candidates read and write: random numbers, and copies of weights that are `cold`."""
 
-    def __init__(self, driver: Driver, plan: Plan, ways: Sequence[Sequence[GpuKernel]], *, cold: bool) -> None:
+    def __init__(self, driver: Driver, plan: Plan, candidates: Sequence[Sequence[GpuKernel]], *, cold: bool) -> None:
         self.driver, self.plan = driver, plan
-        kernels = [made for way in ways for made in way]
-        bound = [v for made in kernels for v in made.bindings.values()]
-        packed = {one.key: one for made in kernels for one in made.packed.values()}
+        kernels = [kernel for kernels in candidates for kernel in kernels]
+        bound = [v for kernel in kernels for v in kernel.bindings.values()]
+        packed = {one.key: one for kernel in kernels for one in kernel.packed.values()}
         contents: dict[Base, Array] = {key: _packed(one) for key, one in packed.items()}
         roots = {root: known(root.tensor.bytes) for root in map(plan.root_of, bound)}
-        space = max([known(made.workspace_bytes) for made in kernels], default=0)
+        space = max([known(kernel.workspace_bytes) for kernel in kernels], default=0)
         apart: dict[Base, int] = {root: _padded(roots[root]) for root in weights_of(plan, bound)}
         apart |= {key: _padded(content.nbytes) for key, content in contents.items()}
         shared, each = space + sum([n for root, n in roots.items() if root not in apart]), sum(apart.values())
@@ -74,7 +74,7 @@ class _Tensors:
         room = int(MOST_MEMORY * free) - shared
         if each > room:
             raise OutOfMemoryError("a trial takes more than it may", needed=shared + each, free=free)
-        self.copies = self._wanted(ways, room // max(1, each)) if cold else 1
+        self.copies = self._copies_that_fit(candidates, room // max(1, each)) if cold else 1
         self._tensors: dict[Base, _Copies] = {}
         for root, count in roots.items():
             content = _numbers(min(_DRAWN, max(1, count // root.dtype.itemsize)), root.dtype).view(np.uint8)
@@ -83,9 +83,9 @@ class _Tensors:
             self._tensors[key] = self._filled(np.resize(content, apart[key]), apart[key], apart[key])
         self.space = CudaBuffer(driver, space)
 
-    def _wanted(self, ways: Sequence[Sequence[GpuKernel]], most: int) -> int:
+    def _copies_that_fit(self, candidates: Sequence[Sequence[GpuKernel]], most: int) -> int:
         """How many copies of cold weights: of twice L2 in all, nothing is left there when a copy is read again."""
-        read = min([weight_bytes(self.plan, way) for way in ways])
+        read = min([weight_bytes(self.plan, kernels) for kernels in candidates])
         twice = -(-2 * self.driver.description.l2_bytes // max(1, read))
         return max(1, min(twice, MOST_COPIES, most)) if read else 1
 
@@ -93,60 +93,62 @@ class _Tensors:
         """A tensor, or copies of it, with bytes that repeat: what is multiplied decides how fast the clock of the
         device may be."""
         nbytes = apart * self.copies or nbytes
-        found = CudaBuffer(self.driver, nbytes)
-        found.copy_from_host(content[:nbytes])
+        buffer = CudaBuffer(self.driver, nbytes)
+        buffer.copy_from_host(content[:nbytes])
         done = min(content.nbytes, nbytes)
         while done < nbytes:
             count = min(done, nbytes - done)
-            self.driver.call("cuMemcpyDtoDAsync_v2", found.address + done, found.address, count, DEFAULT_STREAM)
+            self.driver.call("cuMemcpyDtoDAsync_v2", buffer.address + done, buffer.address, count, DEFAULT_STREAM)
             done += count
-        return _Copies(found, apart)
+        return _Copies(buffer, apart)
 
-    def launch(self, one: LoadedKernel, copy: int) -> Launch:
+    def launch(self, one: LoadedKernel, copy: int) -> PreparedLaunch:
         """The launch of a kernel that reads one of the copies."""
-        made, found = one.kernel, list[int]()
-        for name in made.kernel.pointers:
-            if name in made.workspace:
-                found.append(self.space.address + known(made.workspace[name]))
-            elif name in made.packed:
-                found.append(self._tensors[made.packed[name].key].address(copy))
+        kernel, addresses = one.kernel, list[int]()
+        for name in kernel.kernel.pointers:
+            if name in kernel.workspace:
+                addresses.append(self.space.address + known(kernel.workspace[name]))
+            elif name in kernel.packed:
+                addresses.append(self._tensors[kernel.packed[name].key].address(copy))
             else:
-                at = self.plan.locate(made.bindings[name])
-                found.append(self._tensors[at.root].address(copy) + known(at.offset))
-        return one.launch(found, known)
+                at = self.plan.locate(kernel.bindings[name])
+                addresses.append(self._tensors[at.root].address(copy) + known(at.offset))
+        return one.launch(addresses, known)
 
 
 class Trial:
-    """Several ways to compute a step, on the same tensors.
+    """Times several candidates for a step, on the same tensors.
 
     Weights that are `cold` have copies, which runs read in turn: what a run reads of them comes from memory, as it does
     in a program where the weights of other steps have replaced them in L2. Activations are in L2 in both.
     """
 
-    def __init__(self, driver: Driver, plan: Plan, ways: Sequence[Sequence[LoadedKernel]], *, cold: bool) -> None:
+    def __init__(self, driver: Driver, plan: Plan, candidates: Sequence[Sequence[LoadedKernel]], *, cold: bool) -> None:
         self.driver = driver
-        self.tensors = _Tensors(driver, plan, [[one.kernel for one in way] for way in ways], cold=cold)
+        self.tensors = _Tensors(driver, plan, [[one.kernel for one in kernels] for kernels in candidates], cold=cold)
         self.copies = self.tensors.copies
-        self.ways = [[[self.tensors.launch(one, n) for one in way] for n in range(self.copies)] for way in ways]
-        """The launches of a run by each way, for each copy of the weights."""
+        self.candidates = [
+            [[self.tensors.launch(one, n) for one in kernels] for n in range(self.copies)] for kernels in candidates
+        ]
+        """The launches of each candidate, for each copy of the weights."""
 
     def seconds(self) -> list[float]:
-        """What each way takes: medians, and one time of those that are far from the fastest."""
-        turns = cycle(range(self.copies))
-        first = [self._timed(*[partial(_each, way[next(turns)]) for _ in range(2)]) for way in self.ways]
+        """Return the seconds of each candidate: medians, and one time of those far from the fastest."""
+        copies = cycle(range(self.copies))
+        first = [self._timed(*[partial(_each, one[next(copies)]) for _ in range(2)]) for one in self.candidates]
         near = [at for at, time in enumerate(first) if at == 0 or time <= NEAR * min(first)]
         runs = {at: runs_of(first[at], self.copies) for at in near}
         graphs = {at: self._graph(at, runs[at]) for at in near}
-        found = {at: list[float]() for at in near}
+        times = {at: list[float]() for at in near}
         for _ in range(ROUNDS):
             for at, graph in graphs.items():
                 again = partial(graph.launch, DEFAULT_STREAM)
-                found[at].append(self._timed(again, again) / runs[at])
-        return [median(found[at]) if at in found else time for at, time in enumerate(first)]
+                times[at].append(self._timed(again, again) / runs[at])
+        return [median(times[at]) if at in times else time for at, time in enumerate(first)]
 
     def _graph(self, at: int, runs: int) -> LaunchGraph:
-        """Runs by a way, each of which reads the next copy."""
-        copies = [self.ways[at][run % self.copies] for run in range(runs)]
+        """Capture runs of a candidate, each of which reads the next copy."""
+        copies = [self.candidates[at][run % self.copies] for run in range(runs)]
         return LaunchGraph(self.driver, [launch for launches in copies for launch in launches])
 
     def _timed(self, before: Callable[[], None], timed: Callable[[], None]) -> float:
@@ -176,7 +178,7 @@ def known(size: Size) -> int:
     return size
 
 
-def _each(launches: Sequence[Launch]) -> None:
+def _each(launches: Sequence[PreparedLaunch]) -> None:
     for launch in launches:
         launch.enqueue(DEFAULT_STREAM)
 
@@ -192,11 +194,11 @@ def _numbers(count: int, dtype: DType) -> Array:
 
 
 def _packed(packed: Packed) -> Array:
-    """What a kernel reads of weights that are packed."""
-    given = [
+    """Pack the weights that a kernel reads."""
+    weights = [
         np.resize(_numbers(_DRAWN, v.dtype), tuple(map(known, v.tensor.shape))) for v in (packed.value, *packed.beside)
     ]
-    return np.ascontiguousarray(packed.pack(*given)).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(packed.pack(*weights)).reshape(-1).view(np.uint8)
 
 
 __all__ = ["Trial", "known", "runs_of"]

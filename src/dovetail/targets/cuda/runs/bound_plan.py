@@ -15,7 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.spec import ALIGNMENT, Packed, SizeFunction
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.code.code import in_threads
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, Function, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, KernelFunction, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import NAME, CudaAllocator, CudaBuffer
 from dovetail.targets.cuda.driver.streams import MOST_RETURNED, Lending
 from dovetail.targets.cuda.driver.tensor_map import matrices_of
@@ -23,7 +23,7 @@ from dovetail.targets.cuda.library.call import LibraryLaunch, LibraryProduct
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.runtime.arrays.buffer import BufferPool
 from dovetail.targets.runtime.arrays.device_array import Lease
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
 
@@ -37,11 +37,11 @@ class LoadedKernel:
 
     step: Step
     kernel: GpuKernel
-    function: Function | LibraryProduct
+    function: KernelFunction | LibraryProduct
     joined: tuple[Step, ...] = ()
     """The steps before this one that the kernel runs too."""
 
-    def launch(self, addresses: Sequence[int], number: SizeFunction) -> Launch:
+    def launch(self, addresses: Sequence[int], number: SizeFunction) -> PreparedLaunch:
         """Its launch at the sizes of a run, with the address of each pointer; 0 is none yet."""
         if isinstance(self.function, LibraryProduct):
             return LibraryLaunch(self.function, addresses)
@@ -49,7 +49,7 @@ class LoadedKernel:
         arguments = [*addresses, *[number(size) for size in kernel.sizes]]
         matrices = matrices_of(kernel, number)
         grid = number(shape.grid)
-        return Launch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
+        return PreparedLaunch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class BoundPlan:
         self.reclaim: Callable[[], None] = device.synchronize
         """Gives memory of earlier runs back to the pool."""
         self.symbolic = [
-            found_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
+            actual_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
         ]
         self.fresh = fresh_results(plan)
         self.apart = chained(plan, self.fresh.values())
@@ -125,15 +125,15 @@ class BoundPlan:
     def _packed(self) -> dict[Base, Array]:
         """The bytes of packed weights by their keys. Threads share them: NumPy moves elements without the lock."""
         every = {packed.key: packed for one in self.loaded for packed in one.kernel.packed.values()}
-        given = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
+        views = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
 
-        def made(pair: tuple[Packed, list[Array]]) -> Array:
+        def bytes_of(pair: tuple[Packed, list[Array]]) -> Array:
             return np.ascontiguousarray(pair[0].pack(*pair[1])).reshape(-1).view(np.uint8)
 
-        return dict(zip(every, in_threads(made, zip(every.values(), given, strict=True)), strict=True))
+        return dict(zip(every, in_threads(bytes_of, zip(every.values(), views, strict=True)), strict=True))
 
     def new(self, nbytes: int) -> CudaBuffer:
-        """Memory of the device; where it is short, that of earlier runs is given up."""
+        """Allocate memory of the device; where it is short, free that of earlier runs."""
         count = max(nbytes, ALIGNMENT)
         self._lending.settle(MOST_RETURNED)
         try:

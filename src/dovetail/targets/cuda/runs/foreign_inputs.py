@@ -34,12 +34,12 @@ class ForeignInputs:
 
     def adopted(self, inputs: Mapping[str, Any]) -> Inputs | None:
         """The inputs with device arrays in place of those of other libraries; None where one has to be checked."""
-        found: dict[str, Array | DeviceArray] = {}
+        arrays: dict[str, Array | DeviceArray] = {}
         unready: list[str] = []
         for name, x in inputs.items():
             if is_foreign(x):
                 if name in self._overwritten or name not in self._bound.inputs:
-                    return None  # the caller is given its own array back
+                    return None  # the caller gets its own array back
                 x = adopted(name, x)
                 buffer = cast(ForeignBuffer, x.lease.buffer)
                 if self._known.get(buffer.address, 0) < buffer.nbytes:
@@ -49,22 +49,22 @@ class ForeignInputs:
                     return None  # arrays share no memory by the addresses that they come with
                 if is_odd or buffer.stream is not None:
                     unready.append(name)
-            found[name] = x
+            arrays[name] = x
         for name in unready:
-            found[name] = self._ready(cast(DeviceArray, found[name]))
-        return found
+            arrays[name] = self._ready(cast(DeviceArray, arrays[name]))
+        return arrays
 
     def checked(self, inputs: Inputs) -> Inputs:
         """The inputs as a run reads them, where device arrays of other libraries are what they say."""
-        found = dict(inputs)
+        arrays = dict(inputs)
         for name, array in inputs.items():
             if isinstance(array, DeviceArray) and isinstance(buffer := array.lease.buffer, ForeignBuffer):
                 if buffer.nbytes:
                     self._check_place(name, buffer.address, buffer.nbytes)
                 if name in self._overwritten:
                     _refuse_overwriting(name, buffer)
-                found[name] = self._ready(array)
-        return found
+                arrays[name] = self._ready(array)
+        return arrays
 
     def _ready(self, array: DeviceArray) -> DeviceArray:
         """An array for a run, after the work of its stream: a copy, where it is not aligned."""

@@ -19,7 +19,7 @@ from dovetail.kernels.loops.persistent.stuck import PLACE
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.driver.streams import Event, OwnStream
 from dovetail.targets.cuda.runs.bound_plan import Base, BoundPlan, LoadedKernel
@@ -27,7 +27,7 @@ from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.runtime.arrays.address import address
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.calls.interpreter import evaluate_values
 
 Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
@@ -37,7 +37,7 @@ MOST_PINNED = 1 << 26
 _STAGING, _STATUS, _WORKSPACE, _COUNTER, _WORD = "staging", "status", "workspace", "counter", 8
 
 
-class Frame:
+class DeviceFrame:
     """Runs of one set of shapes, one after the other."""
 
     def __init__(self, bound: BoundPlan, inputs: Inputs, *, to_host: bool, graph: LaunchGraph | None = None) -> None:
@@ -47,7 +47,7 @@ class Frame:
         self.plan, self.driver = plan, driver
         self.inputs = frozenset(plan.graph.inputs)
         memory = self.memory = bound.kept.copy()
-        memory.solve([found_leaf(v, inputs[v.attrs["name"]]) for v in plan.graph.inputs])
+        memory.solve([actual_leaf(v, inputs[v.attrs["name"]]) for v in plan.graph.inputs])
         memory.solve(bound.symbolic)
         for constraint in plan.graph.constraints:
             constraint.bind(memory.sizes)
@@ -55,10 +55,10 @@ class Frame:
         """Inputs that come from the host, and where they are in the staging memory."""
         end = 0
         for value in plan.graph.inputs:
-            given = inputs[value.attrs["name"]]
-            if not isinstance(given, DeviceArray):
+            array = inputs[value.attrs["name"]]
+            if not isinstance(array, DeviceArray):
                 self.staged[value] = end
-                end += -(-given.nbytes // ALIGNMENT) * ALIGNMENT
+                end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         there = {d.output: d.input for d in plan.donations if bound.inputs[d.input] not in self.staged}
         self.taken = frozenset(there)
         """Outputs that take the memory of a device array."""
@@ -116,26 +116,26 @@ class Frame:
         self.runs = 0
 
     def _staged_in(self, pinned: PinnedBuffer, inputs: Inputs) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        staged: dict[str, Array] = {}
         for value, offset in self.staged.items():
-            given = inputs[value.attrs["name"]]
-            there = pinned.array[offset : offset + given.nbytes].view(value.dtype.numpy)
-            found[value.attrs["name"]] = there.reshape(given.shape)
-        return found
+            array = inputs[value.attrs["name"]]
+            there = pinned.array[offset : offset + array.nbytes].view(value.dtype.numpy)
+            staged[value.attrs["name"]] = there.reshape(array.shape)
+        return staged
 
     def _landed_in(self, landing: PinnedBuffer) -> dict[str, tuple[Base, int, Array]]:
-        found: dict[str, tuple[Base, int, Array]] = {}
+        landed: dict[str, tuple[Base, int, Array]] = {}
         end = 0
         for name, count in self.down.items():
             value = self.plan.graph.outputs[name]
             if name not in self.taken:
                 there = landing.array[end : end + self.memory.number(value.tensor.bytes)].view(value.dtype.numpy)
                 base, offset = self._located(self.plan.locate(value))
-                found[name] = base, offset, there.reshape(self.shape(value))
+                landed[name] = base, offset, there.reshape(self.shape(value))
                 end += count
-        return found
+        return landed
 
-    def _prepared(self, index: int, one: LoadedKernel) -> Launch:
+    def _prepared(self, index: int, one: LoadedKernel) -> PreparedLaunch:
         arguments: list[int] = []
         for name in one.kernel.kernel.pointers:
             base, offset = self._argument(index, one.kernel, name)
@@ -145,16 +145,16 @@ class Frame:
             arguments.append(0 if address is None else address + offset)
         return one.launch(arguments, self.memory.number)
 
-    def _argument(self, index: int, made: GpuKernel, name: str) -> tuple[Base, int]:
-        if name in made.workspace:
-            return _WORKSPACE, self.memory.number(made.workspace[name])
-        if name in made.checks:
+    def _argument(self, index: int, kernel: GpuKernel, name: str) -> tuple[Base, int]:
+        if name in kernel.workspace:
+            return _WORKSPACE, self.memory.number(kernel.workspace[name])
+        if name in kernel.checks:
             return _STATUS, 0
-        if name in made.counters:
+        if name in kernel.counters:
             return _COUNTER, self.counters[index]
-        if name in made.packed:
-            return made.packed[name].key, 0
-        return self._located(self.plan.locate(made.bindings[name]))
+        if name in kernel.packed:
+            return kernel.packed[name].key, 0
+        return self._located(self.plan.locate(kernel.bindings[name]))
 
     def _located(self, alias: Alias) -> tuple[Base, int]:
         """The base that an alias is in, and its offset there."""
@@ -189,11 +189,11 @@ class Frame:
 
     def _downloads(self) -> dict[str, int]:
         """Bytes of the landing memory for each output that goes to the host in one piece."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name, value in self.plan.graph.outputs.items():
             if is_dense(value.tensor, self.plan.locate(value).strides):
-                found[name] = -(-self.memory.number(value.tensor.bytes) // ALIGNMENT) * ALIGNMENT
-        return found
+                sizes[name] = -(-self.memory.number(value.tensor.bytes) // ALIGNMENT) * ALIGNMENT
+        return sizes
 
     def move(self, base: Base, address: int) -> None:
         """Write the address of a base into all arguments that point into it."""
@@ -214,9 +214,9 @@ class Frame:
     def put(self, inputs: Inputs) -> None:
         """Point to device arrays, and copy arrays of the host to the device."""
         for name, value in self.bound.inputs.items():
-            given = inputs[name]
-            if isinstance(given, DeviceArray):
-                self.move(value, given.address)
+            array = inputs[name]
+            if isinstance(array, DeviceArray):
+                self.move(value, array.address)
         if not self.staged:
             return
         if self.uploaded is not None and self.runs:
@@ -225,10 +225,10 @@ class Frame:
         for name, there in self.staging.items():
             there[...] = inputs[name]
         for value, offset in self.staged.items() if self.pinned is None else ():
-            given = inputs[value.attrs["name"]]
-            assert isinstance(given, np.ndarray), "the key of a frame says which inputs are on the host"
-            if given.nbytes:
-                dense = np.ascontiguousarray(given)
+            array = inputs[value.attrs["name"]]
+            assert isinstance(array, np.ndarray), "the key of a frame says which inputs are on the host"
+            if array.nbytes:
+                dense = np.ascontiguousarray(array)
                 self._copy("cuMemcpyHtoDAsync_v2", target + offset, dense.ctypes.data, dense.nbytes)
                 # Work from pageable memory is copied before this returns, and `dense` may go.
         if self.pinned is not None:
@@ -269,9 +269,9 @@ class Frame:
 
     def on_host(self, step: Step) -> None:
         """Copy operands to the host, evaluate the step, and copy its results back."""
-        given = {v: self.downloaded(v) for v in step.operands}
-        made = evaluate_values(step.results, given, sizes=self.memory.sizes, limit=self.plan.memory_limit)
-        for result, array in zip(step.results, made, strict=True):
+        operands = {v: self.downloaded(v) for v in step.operands}
+        results = evaluate_values(step.results, operands, sizes=self.memory.sizes, limit=self.plan.memory_limit)
+        for result, array in zip(step.results, results, strict=True):
             if array.size:
                 alias = self.plan.locate(result)
                 raw = stored_bytes(array, result.dtype, tuple(map(self.memory.number, alias.strides)))
@@ -284,9 +284,9 @@ class Frame:
             return np.empty(shape, value.dtype.numpy)
         alias = self.plan.locate(value)
         if is_dense(value.tensor, alias.strides):
-            found = np.empty(shape, value.dtype.numpy)
-            self._download(found, self.address(alias))
-            return found
+            array = np.empty(shape, value.dtype.numpy)
+            self._download(array, self.address(alias))
+            return array
         base, start = self._base(alias.root)
         raw = np.empty(self.memory.number(alias.root.tensor.bytes), np.uint8)
         self._download(raw, self.addresses[base] + start)
@@ -308,21 +308,21 @@ class Frame:
                 target = address(there)
                 self._copy("cuMemcpyDtoHAsync_v2", target, self.addresses[base] + offset, there.nbytes)
         self.driver.wait_for(self.stream)
-        found: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for name, value in self.plan.graph.outputs.items():
             if name in self.landed:
-                found[name] = self.landed[name][2].copy()
+                results[name] = self.landed[name][2].copy()
             elif name not in self.taken:
-                found[name] = self.downloaded(value)
-        return found
+                results[name] = self.downloaded(value)
+        return results
 
     def kept(self, name: str, value: Value, inputs: Inputs) -> DeviceArray:
-        """An output on the device: in memory of its own, or what was given for its donated input."""
+        """Return an output on the device: in memory of its own, or the array of its donated input."""
         donation = self.bound.donated.get(name)
         if donation is not None:
-            given = inputs[donation.input]
-            assert isinstance(given, DeviceArray), "the program has checked it"
-            return given
+            donated = inputs[donation.input]
+            assert isinstance(donated, DeviceArray), "the program has checked it"
+            return donated
         root = self.bound.fresh.get(name)
         buffer = self._dense(value) if root is None else self.buffers.pop(root)
         check = self.check if self.bound.is_checked else None
@@ -341,25 +341,25 @@ class Frame:
         """Copy donated outputs that no kernel computed in place to the device arrays of their inputs."""
         moved: list[tuple[DeviceArray, CudaBuffer]] = []
         for donation in self.bound.donated.values():
-            given = inputs[donation.input]
-            if donation.reason and isinstance(given, DeviceArray):
+            target = inputs[donation.input]
+            if donation.reason and isinstance(target, DeviceArray):
                 # An input may be the source of one copy and the target of another: all are read first.
-                moved.append((given, self._dense(self.plan.graph.outputs[donation.output])))
-        for given, buffer in moved:
-            self._copy("cuMemcpyDtoDAsync_v2", given.address, buffer.address, given.nbytes)
+                moved.append((target, self._dense(self.plan.graph.outputs[donation.output])))
+        for target, buffer in moved:
+            self._copy("cuMemcpyDtoDAsync_v2", target.address, buffer.address, target.nbytes)
             self.bound.pool.free(buffer)
 
     def _dense(self, value: Value) -> CudaBuffer:
         """A dense copy of a tensor on the device."""
         count = self.memory.number(value.tensor.bytes)
-        found = self.bound.new(count)
+        buffer = self.bound.new(count)
         alias = self.plan.locate(value)
         if is_dense(value.tensor, alias.strides):
             if count:
-                self._copy("cuMemcpyDtoDAsync_v2", found.address, self.address(alias), count)
+                self._copy("cuMemcpyDtoDAsync_v2", buffer.address, self.address(alias), count)
         else:
-            found.copy_from_host(self.downloaded(value))
-        return found
+            buffer.copy_from_host(self.downloaded(value))
+        return buffer
 
     def release(self) -> None:
         """Give the memory back to the pool."""
@@ -369,4 +369,4 @@ class Frame:
         self.buffers.clear()
 
 
-__all__ = ["Frame", "Inputs"]
+__all__ = ["DeviceFrame", "Inputs"]

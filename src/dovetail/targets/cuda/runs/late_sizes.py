@@ -19,7 +19,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.driver.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.runs.bound_plan import BoundPlan, LoadedKernel, OnHost
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.calls.interpreter import evaluate_values
 
@@ -48,16 +48,16 @@ class LateSizesRunner:
                     run.launch(one)
                 else:
                     run.on_host(one.step)
-            found = {name: run.downloaded(value) for name, value in self.bound.plan.graph.outputs.items()}
+            results = {name: run.downloaded(value) for name, value in self.bound.plan.graph.outputs.items()}
         finally:
             run.release()
         if run.refused:
             self._refuse(inputs)
         for donation in self.bound.donated.values():
             target = inputs[donation.input]
-            target[...] = found[donation.output]
-            found[donation.output] = target
-        return found
+            target[...] = results[donation.output]
+            results[donation.output] = target
+        return results
 
     def _refuse(self, inputs: Mapping[str, Array]) -> None:
         """Raise what a kernel has refused: the run is repeated by its meaning."""
@@ -76,7 +76,7 @@ class _Run:
         self.bound, self.plan = bound, bound.plan
         self.memory = bound.kept.copy()
         self.buffers: dict[Value | str, CudaBuffer] = {}
-        self._solve([found_leaf(v, inputs[name]) for name, v in bound.inputs.items()])
+        self._solve([actual_leaf(v, inputs[name]) for name, v in bound.inputs.items()])
         self._solve(bound.symbolic)
         for name, value in bound.inputs.items():
             dense = np.ascontiguousarray(inputs[name], value.dtype.numpy)
@@ -91,42 +91,42 @@ class _Run:
         """Whether a kernel has set the error flag; all work is done by then."""
         return bool(self.flag.array.any())
 
-    def _solve(self, found: list[Found]) -> None:
-        self.memory.solve(found)
+    def _solve(self, facts: list[Found]) -> None:
+        self.memory.solve(facts)
         for constraint in self.plan.graph.constraints:
             constraint.bind(self.memory.sizes)
 
     def launch(self, one: LoadedKernel) -> None:
         """Enqueue a kernel, whose sizes are known by now."""
-        made, number = one.kernel, self.memory.number
-        workspace = self._workspace(number(made.workspace_bytes)) if made.workspace else 0
+        kernel, number = one.kernel, self.memory.number
+        workspace = self._workspace(number(kernel.workspace_bytes)) if kernel.workspace else 0
         pointers: list[int] = []
-        for name in made.kernel.pointers:
-            if name in made.workspace:
-                pointers.append(workspace + number(made.workspace[name]))
-            elif name in made.checks:
+        for name in kernel.kernel.pointers:
+            if name in kernel.workspace:
+                pointers.append(workspace + number(kernel.workspace[name]))
+            elif name in kernel.checks:
                 pointers.append(self.flag.address)
-            elif name in made.packed:
-                pointers.append(self.bound.fixed[made.packed[name].key])
+            elif name in kernel.packed:
+                pointers.append(self.bound.fixed[kernel.packed[name].key])
             else:
-                pointers.append(self.address(self.plan.locate(made.bindings[name])))
+                pointers.append(self.address(self.plan.locate(kernel.bindings[name])))
         one.launch(pointers, number).enqueue(DEFAULT_STREAM)
 
     def _workspace(self, count: int) -> int:
         """The address of the workspace; kernels that run later may need more."""
-        found = self.buffers.get("workspace")
-        if found is None or found.nbytes < count:
-            if found is not None:
-                self.bound.pool.free(found)
-            found = self.buffers["workspace"] = self.bound.new(count)
-        return found.address
+        buffer = self.buffers.get("workspace")
+        if buffer is None or buffer.nbytes < count:
+            if buffer is not None:
+                self.bound.pool.free(buffer)
+            buffer = self.buffers["workspace"] = self.bound.new(count)
+        return buffer.address
 
     def on_host(self, step: Step) -> None:
         """Copy operands to the host, evaluate the step, and copy its results back, whose sizes are known then."""
-        given = {v: self.downloaded(v) for v in step.operands}
-        made = evaluate_values(step.results, given, sizes=self.memory.sizes, limit=self.plan.memory_limit)
-        self._solve([Found(step.name, r.tensor, a.shape) for r, a in zip(step.results, made, strict=True)])
-        for result, array in zip(step.results, made, strict=True):
+        operands = {v: self.downloaded(v) for v in step.operands}
+        results = evaluate_values(step.results, operands, sizes=self.memory.sizes, limit=self.plan.memory_limit)
+        self._solve([Found(step.name, r.tensor, a.shape) for r, a in zip(step.results, results, strict=True)])
+        for result, array in zip(step.results, results, strict=True):
             if array.size:
                 alias = self.plan.locate(result)
                 raw = stored_bytes(array, result.dtype, tuple(map(self.memory.number, alias.strides)))
@@ -144,9 +144,9 @@ class _Run:
             return self.memory.copied(value)
         buffer, start = self._place(alias)
         if is_dense(value.tensor, alias.strides):
-            found = np.empty(shape, value.dtype.numpy)
-            buffer.download(found.reshape(-1), start)
-            return found
+            array = np.empty(shape, value.dtype.numpy)
+            buffer.download(array.reshape(-1), start)
+            return array
         raw = np.empty(number(alias.root.tensor.bytes), np.uint8)
         offset = number(alias.offset)
         buffer.download(raw, start - offset)

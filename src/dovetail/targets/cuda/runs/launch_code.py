@@ -109,7 +109,7 @@ class Record(Structure):
 
 
 class Node(Structure):
-    """A node, and whether its arguments have changed since the graph was told."""
+    """A node, and whether its arguments have changed since the graph was updated."""
 
     _fields_ = (("node", c_void_p), ("params", c_void_p), ("changed", c_int64))
 
@@ -151,8 +151,8 @@ class LaunchCode:
             define(name, ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p).value or 0)
         code = compile_text(_TEXT, vectorize=False, optimize=False)
         method = _Method(b"replay", code.address("replay"), _ONE_ARGUMENT, None)
-        made: Any = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_void_p, c_void_p)
-        new = made(("PyCFunction_NewEx", ctypes.pythonapi))
+        prototype: Any = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_void_p, c_void_p)
+        new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
         self._referenced = code, method
         self.function = new(ctypes.addressof(method), None, None)
 

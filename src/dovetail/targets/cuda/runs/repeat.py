@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.targets.cuda.driver.memory import NAME
-from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.frame import DeviceFrame
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.cuda.runs.launch_code import REFUSED
 from dovetail.targets.cuda.runs.replay import Replay, Uses
@@ -27,7 +27,6 @@ MOST_SETS = 3
 MOST_BEFORE = 4
 """Runs back in which the same arrays count as arrays that come again and again."""
 
-Inputs: TypeAlias = Mapping[str, Any]
 Identities: TypeAlias = list[object]
 """Of the arrays of a run, in the order of the inputs."""
 _identity: Callable[[Any], object] = attrgetter("identity")
@@ -53,17 +52,17 @@ class _Set:
     """How many references each of those has while neither the caller nor another library has any."""
 
 
-class Repeated:
+class RepeatedRun:
     """A frame whose inputs and outputs are device arrays."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: DeviceFrame) -> None:
         plan, bound = frame.plan, frame.bound
         self._frame, self._driver = frame, frame.driver
         self._names = tuple(bound.inputs)
         self._count = len(self._names)
-        self._given: Callable[[Any], tuple[Any, ...]] = self._found
+        self._arrays: Callable[[Any], tuple[Any, ...]] = self._by_name
         if self._count > 1:
-            self._given = itemgetter(*self._names)
+            self._arrays = itemgetter(*self._names)
         self._expected = [(frame.shape(v), v.dtype.numpy) for v in bound.inputs.values()]
         self._input_uses = [frame.uses.get(value, []) for value in bound.inputs.values()]
         self._donated = [(name, self._names.index(d.input)) for name, d in bound.donated.items()]
@@ -77,13 +76,13 @@ class Repeated:
         )
         self._check = frame.check if bound.is_checked else None
         self._sets: list[_Set] = []
-        """The one that was given other arrays longest ago is the first."""
+        """In LRU order: the first one got other arrays longest ago."""
         self._before: deque[Identities] = deque(maxlen=MOST_BEFORE)
         self._lock = threading.Lock()
         self._is_closed = False
 
     @staticmethod
-    def serves(frame: Frame) -> bool:
+    def serves(frame: DeviceFrame) -> bool:
         """Whether runs of a frame are launches alone, whose results have memory of their own."""
         bound = frame.bound
         names = frame.plan.graph.outputs.keys() - bound.donated.keys()
@@ -91,14 +90,14 @@ class Repeated:
         return not frame.staged and not frame.to_host and bound.captures and in_place and names == bound.fresh.keys()
 
     def run(
-        self, inputs: Inputs, share_nothing: Callable[[Inputs], bool] = lambda _: True
+        self, inputs: Mapping[str, Any], share_nothing: Callable[[Mapping[str, Any]], bool] = lambda _: True
     ) -> dict[str, DeviceArray] | None:
         """The outputs of a run; None where arrays have other shapes, share what is overwritten, or another thread is
         here. Arrays of an earlier run are not looked at again."""
         try:
-            given = self._given(inputs)
+            ordered = self._arrays(inputs)
             # This is of no other array, and of none that is freed.
-            arrays = [*map(_identity, given)]
+            arrays = [*map(_identity, ordered)]
         except (AttributeError, KeyError):
             return None
         if len(inputs) != self._count or not self._lock.acquire(False):
@@ -106,26 +105,26 @@ class Repeated:
         try:
             for one in self._sets:
                 if arrays == one.arrays and [*map(getrefcount, one.owned)] == one.counts:
-                    return self._launched(one, given)
-            if self._is_closed or not self._fit(given) or not share_nothing(inputs):
+                    return self._launched(one, ordered)
+            if self._is_closed or not self._fit(ordered) or not share_nothing(inputs):
                 return None
-            addresses = [*map(_address, given)]
+            addresses = [*map(_address, ordered)]
             one = self._chosen(arrays, addresses)
             one.arrays = None  # an interrupt leaves the arguments between two runs
             self._move(one, addresses)
-            found = self._launched(one, given)
+            results = self._launched(one, ordered)
             one.arrays = arrays
-            return found
+            return results
         finally:
             self._lock.release()
 
-    def _found(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _by_name(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple([inputs[name] for name in self._names])
 
-    def _fit(self, given: tuple[Any, ...]) -> bool:
+    def _fit(self, inputs: tuple[Any, ...]) -> bool:
         """Whether these are device arrays of the frame's shapes and dtypes, none of which is freed."""
         for index, (shape, dtype) in enumerate(self._expected):
-            x = given[index]
+            x = inputs[index]
             if x.__class__ is not DeviceArray or x.dtype is not dtype or x.shape != shape:
                 return False
             if x.held is None or x.device != NAME:
@@ -148,7 +147,7 @@ class Repeated:
                     node.changed = 1
             before[index] = address
 
-    def _launched(self, one: _Set, given: tuple[Any, ...]) -> dict[str, DeviceArray]:
+    def _launched(self, one: _Set, inputs: tuple[Any, ...]) -> dict[str, DeviceArray]:
         if self._driver.lost is not None:
             raise self._driver.lost
         status = one.replay.launch()
@@ -156,10 +155,10 @@ class Repeated:
             if status == REFUSED:
                 self._frame.check()
             raise self._driver.error("cuGraphLaunch", status)
-        found = one.outputs.copy()
+        results = one.outputs.copy()
         for name, index in self._donated:
-            found[name] = given[index]
-        return found
+            results[name] = inputs[index]
+        return results
 
     def _chosen(self, arrays: Identities, addresses: list[int]) -> _Set:
         """A set for these arrays whose results the caller does not have."""
@@ -172,16 +171,16 @@ class Repeated:
                     return one
                 idle = idle or one
         if not self._sets or (comes_again and len(self._sets) < MOST_SETS):
-            found = self._new(addresses)
-            self._sets.append(found)
-            return found
-        found = idle or self._sets[0]
+            chosen = self._new(addresses)
+            self._sets.append(chosen)
+            return chosen
+        chosen = idle or self._sets[0]
         if idle is None:
-            self._renew(found)
-        if found is not self._sets[-1]:
-            self._sets.remove(found)
-            self._sets.append(found)
-        return found
+            self._renew(chosen)
+        if chosen is not self._sets[-1]:
+            self._sets.remove(chosen)
+            self._sets.append(chosen)
+        return chosen
 
     def _new(self, addresses: list[int]) -> _Set:
         """A set whose graph reads arrays at these addresses."""
@@ -224,7 +223,7 @@ class Repeated:
                 one.replay.set(launch, argument, outputs[name].address + offset)
         one.outputs, one.owned, one.counts = outputs, owned, _counts(owned, outputs)
 
-    def closed(self) -> Frame | None:
+    def closed(self) -> DeviceFrame | None:
         """The frame, which no run uses from now on; it takes a graph along. None where a run uses it now."""
         if not self._lock.acquire(False):
             return None
@@ -244,4 +243,4 @@ def _counts(owned: list[object], _: Mapping[str, object]) -> list[int]:
     return [*map(getrefcount, owned)]
 
 
-__all__ = ["Repeated"]
+__all__ = ["RepeatedRun"]

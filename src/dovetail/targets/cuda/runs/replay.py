@@ -13,13 +13,13 @@ from ctypes import c_int64, c_void_p
 from functools import partial
 from typing import Any, TypeAlias
 
-from dovetail.targets.cuda.driver.driver import Launch
+from dovetail.targets.cuda.driver.driver import PreparedLaunch
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.cuda.runs.launch_code import REFUSED, Node, Record, launch_code
 
 _CONTEXT, _UPDATE, _LAUNCH = "cuCtxSetCurrent", "cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"
 _FUNCTION = type(ctypes.pythonapi.Py_IncRef).__base__ or object
-"""What all functions are that ctypes calls."""
+"""The type of all functions that ctypes calls."""
 
 
 Uses: TypeAlias = list[tuple[Any, int, int, Node]]
@@ -29,7 +29,7 @@ Uses: TypeAlias = list[tuple[Any, int, int, Node]]
 class Replay:
     """A graph on a stream, and the launches of it whose arguments change from run to run, by index."""
 
-    def __init__(self, graph: LaunchGraph, moving: Mapping[int, Launch], stream: int, flag: int) -> None:
+    def __init__(self, graph: LaunchGraph, moving: Mapping[int, PreparedLaunch], stream: int, flag: int) -> None:
         """`flag` is the address of a word that is not 0 once a kernel has refused its operands."""
         self.graph, self._moving = graph, moving
         self._stream, self._flag = stream, c_int64.from_address(flag)

@@ -19,7 +19,7 @@ from dovetail.kernels.request import Request
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import OFF, TUNE_OFF
 from dovetail.targets.cuda.code.code import modules_of, ptx_of
-from dovetail.targets.cuda.driver.driver import Driver, Function, driver
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, driver
 from dovetail.targets.cuda.library.call import LibraryProduct
 from dovetail.targets.cuda.library.choice import LibraryChoice, is_product
 from dovetail.targets.cuda.library.cublaslt import place
@@ -28,7 +28,14 @@ from dovetail.targets.cuda.runs.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launches import request_of
-from dovetail.targets.gpu.steps import considered, has_late_sizes, kernels_by_step, locations_of, wanted_steps
+from dovetail.targets.gpu.steps import (
+    considered,
+    has_late_sizes,
+    kernels_by_step,
+    locations_of,
+    placed,
+    wanted_steps,
+)
 from dovetail.targets.gpu.stored import Steps
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.building.store import CodeStore
@@ -53,7 +60,7 @@ def steps_of(
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
     Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None. Without
-    a `request`, the plan and the device say what is wanted of each.
+    a `request`, the plan and the device decide the request of each.
     """
     return kernels_by_step(plan, selection_of(plan, device, request), split)[0]
 
@@ -70,7 +77,7 @@ def choices_of(
     libraries: Callable[[Sequence[Kernels]], Sequence[Sequence[Considered]]] = lambda steps: [() for _ in steps],
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
-    what `libraries` tells of products."""
+    the rows of `libraries` for GEMMs."""
     steps, fusion = kernels_by_step(plan, selection_of(plan, device))
     shared, products = considered(steps, fusion), libraries([kernels for _, kernels in steps])
     return [(*some, *others) for some, others in zip(shared, products, strict=True)]
@@ -112,16 +119,16 @@ class CudaGraph:
         plan, description = self.plan, device.description
         request = replace(request_of(plan, description), may_persist=may_persist, traced=device.traced)
         steps = tuple([kernels for _, kernels in steps_of(plan, device=description, request=request)])
-        return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
+        return steps, ptx_of([kernel for kernels in steps for kernel in kernels or ()], device, self.store)
 
-    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
+    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, KernelFunction]]:
         """The kernels of each step, and each as a function of the device by its text.
 
         Blocks that wait for each other must all run at once. Where the device does not hold them, layers are launches.
         """
         steps, ptx = self.built(device)
         functions = self._functions(steps, ptx, device)
-        every = {made.text: made.kernel.launch for kernels in steps for made in kernels or ()}
+        every = {kernel.text: kernel.kernel.launch for kernels in steps for kernel in kernels or ()}
         for text, launch in every.items():
             if launch is None or not launch.cooperative or not isinstance(launch.grid, int):
                 continue
@@ -132,21 +139,21 @@ class CudaGraph:
                 return steps, self._functions(steps, ptx, device)
         return steps, functions
 
-    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, Function]:
+    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, KernelFunction]:
         modules = modules_of(ptx.values(), device, self.store)
-        found: dict[str, Function] = {}
-        for made in [made for kernels in steps for made in kernels or ()]:
-            shape = made.kernel.launch
+        functions: dict[str, KernelFunction] = {}
+        for kernel in [kernel for kernels in steps for kernel in kernels or ()]:
+            shape = kernel.kernel.launch
             assert shape is not None, "it was scheduled"
-            if made.text not in found:
-                found[made.text] = modules[ptx[made.text]].function(
-                    made.kernel.name, shape.shared_bytes, dependent=shape.dependent, cooperative=shape.cooperative
+            if kernel.text not in functions:
+                functions[kernel.text] = modules[ptx[kernel.text]].function(
+                    kernel.kernel.name, shape.shared_bytes, dependent=shape.dependent, cooperative=shape.cooperative
                 )
-        return found
+        return functions
 
     def _with_library(
-        self, device: Driver, steps: Steps, functions: Mapping[str, Function]
-    ) -> tuple[Steps, Mapping[str, Function | LibraryProduct]]:
+        self, device: Driver, steps: Steps, functions: Mapping[str, KernelFunction]
+    ) -> tuple[Steps, Mapping[str, KernelFunction | LibraryProduct]]:
         """The kernels of each step and what runs each of their texts, with products by cuBLASLt where it is faster."""
         if self.libraries == OFF or not any(map(is_product, steps)):
             return steps, functions
@@ -155,22 +162,23 @@ class CudaGraph:
             return steps, functions
         choice = LibraryChoice(self.plan, device, self.store, self.tune, where, self.built(device)[1])
 
-        def load(kernels: Sequence[GpuKernel]) -> Mapping[str, Function]:
+        def load(kernels: Sequence[GpuKernel]) -> Mapping[str, KernelFunction]:
             return self._functions((tuple(kernels),), ptx_of(kernels, device, self.store), device)
 
         return choice.replaced(steps, functions, lambda: selection_of(self.plan, device.description), load)
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
-        plan = self.plan
         device = self.device()
-        steps, functions = self._with_library(device, *self._loaded(device))
+        steps, functions = self._loaded(device)
+        plan = placed(self.plan, steps)
+        steps, functions = self._with_library(device, steps, functions)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
-        wanted = wanted_steps(plan, steps)
-        memory.run(wanted)
+        needed = wanted_steps(plan, steps)
+        memory.run(needed)
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []
         joined: list[Step] = []
@@ -178,12 +186,12 @@ class CudaGraph:
             if kernels is None:
                 joined.append(step)
                 continue
-            for made in kernels:
-                work.append(LoadedKernel(step, made, functions[made.text], tuple(joined)))
+            for kernel in kernels:
+                work.append(LoadedKernel(step, kernel, functions[kernel.text], tuple(joined)))
                 joined.clear()
             if not kernels:
                 work.append(OnHost(step))
-        memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
+        memory.skipped = tuple([step for step in plan.phase("bind") if step not in needed])
         if has_late_sizes(plan):
             return LateSizesRunner(plan, device, memory, params, tuple(work))
         return CudaRunner(plan, device, memory, params, tuple(work))

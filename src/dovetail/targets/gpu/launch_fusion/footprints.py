@@ -1,10 +1,13 @@
-"""Which bytes of memory kernels read and write, and which of them must therefore wait for each other."""
+"""Which memory kernels read and write, and which of them must therefore wait for each other.
+
+Tensors share memory here only where a step writes over its operand, or a result is in the memory of an input: which
+others do is planned once it is known which steps share a launch (`plan.with_launches`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field
-from types import MappingProxyType
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
@@ -14,29 +17,6 @@ from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.gpu.kernel import GpuKernel
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes that a kernel reads or writes."""
-
-    base: Hashable
-    """What the bytes are part of: a pool of memory, or a tensor outside of them."""
-    first: Size = 0
-    end: Size | None = None
-    """None where all of the base counts."""
-
-    def meets(self, other: Span) -> bool:
-        if self.base != other.base:
-            return False
-        if self.end is None or other.end is None:
-            return True
-        return not _is_before(self.end, other.first) and not _is_before(other.end, self.first)
-
-
-def _is_before(end: Size, first: Size) -> bool:
-    """Whether bytes are known to end before others start, whatever sizes a run has."""
-    return isinstance(end, int) and isinstance(first, int) and end <= first
 
 
 @dataclass(slots=True)
@@ -67,11 +47,7 @@ class Footprints:
             self.readers[root] = self.readers.get(root, 0) + 1
 
     def inner(self, steps: Sequence[Step]) -> dict[Value, Size]:
-        """The results that these steps alone read, and where they are in the workspace.
-
-        In the arena they would take the memory of others that are not needed any more, and stages would wait for each
-        other although they need nothing of each other.
-        """
+        """The results that these steps alone read, and where they are in the workspace."""
         inside: dict[Value, int] = {}
         for step in steps:
             for root in {self.locations(v).root for v in step.operands}:
@@ -91,51 +67,47 @@ class Footprints:
     def are_repeatable(self, small: Sequence[GpuKernel], large: GpuKernel, inner: Mapping[Value, Size]) -> bool:
         """Whether each block of a kernel may run others first, whatever other blocks do: nothing is read that another
         one writes later, and nothing is written twice. Each block has inner tensors of its own."""
-        writes = [self._outside(one, True, inner) for one in (*small, large)]
+        writes = [self.written(one) - {*inner} for one in (*small, large)]
         for index, one in enumerate(small):
-            reads = self._outside(one, False, inner)
-            if any(meet(reads, later) for later in writes[index:]):
+            reads = [v for n, v in one.bindings.items() if n not in one.kernel.written]
+            if any(self.storages(reads) & later - {*inner} for later in writes[index:]):
                 return False
-        return not any(meet(x, y) for i, x in enumerate(writes) for y in writes[:i])
-
-    def _outside(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size]) -> list[Span]:
-        """What a kernel writes, or reads alone, of memory that all blocks share."""
-        names = [n for n in made.bindings if (n in made.kernel.written) == written]
-        values = [made.bindings[n] for n in names]
-        return [self.span(v, inner) for v in values if self.locations(v).root not in inner]
+        return not any(x & y for i, x in enumerate(writes) for y in writes[:i])
 
     def is_whole(self, value: Value) -> bool:
         """Whether a tensor is no part of another one, and has no gaps."""
         at = self.locations(value)
         return at.root is value and is_dense(value.tensor, at.strides)
 
-    def must_wait(self, earlier: GpuKernel, later: GpuKernel, inner: Mapping[Value, Size]) -> bool:
+    def must_wait(self, earlier: GpuKernel, later: GpuKernel) -> bool:
         """Whether a kernel reads or overwrites what an earlier one writes, or overwrites what it reads."""
         if earlier.workspace and later.workspace:
             return True
-        wrote, writes = self.spans(earlier, True, inner), self.spans(later, True, inner)
-        reads, read = self.spans(later, False, inner), self.spans(earlier, False, inner)
-        return meet(wrote, reads) or meet(read, writes)
+        return bool(self.written(earlier) & self.used(later) or self.used(earlier) & self.written(later))
 
-    def levels(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[int]:
+    def levels(self, kernels: Sequence[GpuKernel]) -> list[int]:
         """For each kernel a level above those of all earlier ones that it must wait for."""
         levels: list[int] = []
-        for waits in self.waits(kernels, inner):
+        for waits in self.waits(kernels):
             levels.append(max([levels[i] + 1 for i in waits], default=0))
         return levels
 
-    def waits(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[frozenset[int]]:
+    def waits(self, kernels: Sequence[GpuKernel]) -> list[frozenset[int]]:
         """For each kernel the numbers of the earlier ones that it must wait for."""
-        spans = [(self.spans(one, False, inner), self.spans(one, True, inner)) for one in kernels]
+        sets = [(self.used(one), self.written(one)) for one in kernels]
         found: list[frozenset[int]] = []
-        for index, (reads, writes) in enumerate(spans):
-            before = enumerate(spans[:index])
-            found.append(frozenset([i for i, (read, wrote) in before if meet(wrote, reads) or meet(read, writes)]))
+        for index, (uses, writes) in enumerate(sets):
+            before = enumerate(sets[:index])
+            found.append(frozenset([i for i, (used, wrote) in before if wrote & uses or used & writes]))
         return found
 
-    def spans(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size] = MappingProxyType({})) -> list[Span]:
-        """What a kernel writes, or all that it uses."""
-        return [self.span(v, inner) for n, v in made.bindings.items() if not written or n in made.kernel.written]
+    def used(self, made: GpuKernel) -> set[Value]:
+        """The memory that a kernel reads or writes."""
+        return self.storages(made.bindings.values())
+
+    def written(self, made: GpuKernel) -> set[Value]:
+        """The memory that a kernel writes."""
+        return self.storages([v for n, v in made.bindings.items() if n in made.kernel.written])
 
     def read_where_written(
         self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
@@ -145,23 +117,30 @@ class Footprints:
         found: dict[str, str] = {}
         for stage in stages:
             for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
-                span = self.span(bindings[name])
-                same = [n for n in read if self.span(bindings[n]) == span]
+                memory = self.storage(bindings[name])
+                same = [n for n in read if self.storage(bindings[n]) is memory]
                 starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
                 if len(same) == 1 and all(starts):
                     found[name] = same[0]
         return found
 
-    def span(self, value: Value, inner: Mapping[Value, Size] = MappingProxyType({})) -> Span:
-        """The bytes of a tensor."""
-        root = self.locations(value).root
-        slot = self.plan.slots.get(root)
-        while slot is not None and slot.donor is not None:
-            root = slot.donor
+    def storages(self, values: Iterable[Value]) -> set[Value]:
+        """The memory of tensors."""
+        return {self.storage(v) for v in values}
+
+    def storage(self, value: Value) -> Value:
+        """The tensor or input in whose memory a tensor is: that at the start of a chain of results in place."""
+        root = self.plan.root_of(value)
+        while True:
             slot = self.plan.slots.get(root)
-        if slot is None or slot.pool == "heap" or root in inner:
-            return Span(root)
-        return Span(slot.pool, slot.offset, slot.offset + slot.size)
+            over = self.overwritten.get(root, None if slot is None else slot.donor)
+            if over is None:
+                return root
+            root = self.plan.root_of(over)
+
+    def read_of(self, step: Step, made: GpuKernel) -> list[tuple[str, Value]]:
+        """The results of a step that a kernel reads, or views of them, by its pointers."""
+        return [(name, v) for name, v in made.bindings.items() if self.plan.root_of(v) in step.results]
 
 
 def taken(step: Step) -> list[Value]:
@@ -177,9 +156,4 @@ def aligned(*counts: Size) -> list[Size]:
     return found
 
 
-def meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
-    """Whether a byte is in both."""
-    return any(x.meets(y) for x in some for y in others)
-
-
-__all__ = ["Footprints", "Span", "aligned", "meet", "taken"]
+__all__ = ["Footprints", "aligned", "taken"]

@@ -24,7 +24,7 @@ from dovetail.kernels.request import Request
 from dovetail.kernels.spec import Packed
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, aligned, meet, taken
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, aligned, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
     HAS_NONE,
@@ -91,8 +91,8 @@ def read_by_next(
     reads, and none may write what another one still reads.
     """
     (step, (small,)), (next_step, (large,)) = before, after
-    read = [(name, v) for name, v in large.bindings.items() if v in step.results]
-    if not read:
+    read = memory.read_of(step, large)
+    if not any(v in step.results for _, v in read):
         return None
     if len(read) != 1:
         return READS_IT.refused(f"{len(read)} operands")
@@ -105,12 +105,8 @@ def read_by_next(
         return IS_WHOLE.refused("a kernel that checks indices")  # each block would tell the status again
     if not takes_prologue(large.kernel, pointer):
         return READS_IT.refused("another kernel")
-    if meet(memory.spans(small, False), memory.spans(large, True)):
-        return IS_APART.refused("a result in memory that other blocks still read")
-    others = [v for v in step.results if v is not result]
-    used = [v for v in (*small.bindings.values(), *large.bindings.values()) if v not in others]
-    if meet([memory.span(v) for v in others], [memory.span(v) for v in used]):
-        return IS_APART.refused("another result in memory that other blocks still read")
+    if memory.used(small) & memory.written(large):
+        return IS_APART.refused("a result over what other blocks still read")
     written = {n: small.bindings[n] for n in small.kernel.written}
     sizes = {n: product(v.shape) for n, v in written.items()}
     counts = {n: count for n, count in sizes.items() if isinstance(count, int)}
@@ -336,7 +332,7 @@ class LaunchFusion:
             stage = self._in_one_block(step, kernels[0], large.launch.block)
             if stage is not None and is_repeatable(stage) and self.memory.read_by(step, {*own, last}, last):
                 own[index] = (step, kernels[0], stage)
-            elif any(self.memory.must_wait(small, kernels[0], {}) for _, small, _ in own.values()):
+            elif any(self.memory.must_wait(small, kernels[0]) for _, small, _ in own.values()):
                 return
         stages = [own[index] for index in sorted(own)]
         made = self._with_stages(stages, found[last][0], large) if stages else None
@@ -392,7 +388,7 @@ class LaunchFusion:
             return found
 
         small = [one for _, one, _ in own]
-        levels, waits = self.memory.levels(small, inner), self.memory.waits(small, inner)
+        levels, waits = self.memory.levels(small), self.memory.waits(small)
         stages: list[Stage] = []
         for (_, one, kernel), level, after in zip(own, levels, waits, strict=True):
             pointers = named(one)
@@ -434,7 +430,7 @@ class LaunchFusion:
         stages: list[Stage] = []
         bindings: dict[str, Value] = {}
         workspace: dict[str, Size] = {}
-        levels = self.memory.levels([one for one, _ in made], inner)
+        levels = self.memory.levels([one for one, _ in made])
         for (one, kernel), level in zip(made, levels, strict=True):
             own: dict[str, str] = {}
             for name in kernel.pointers:

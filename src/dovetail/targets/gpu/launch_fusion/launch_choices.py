@@ -50,8 +50,8 @@ class Need:
 
 IS_APART = Need(
     "results_are_apart",
-    "memory of its own",
-    "none in the model: the plan gave its result memory that blocks of the next kernel still read",
+    "results that are written over nothing that blocks still read",
+    "do not donate the input that the step reads to the result of the next one; other steps in place are the plan's",
 )
 IS_WHOLE = Need(
     "kernels_and_results_are_whole",

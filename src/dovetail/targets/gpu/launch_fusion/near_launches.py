@@ -15,7 +15,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
+from dovetail.kernels.gpu.gemm.block_tile import least_bytes
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
@@ -28,7 +28,7 @@ from dovetail.kernels.timings.record import GemvTimings
 from dovetail.library import attention
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
     IS_APART,
@@ -61,7 +61,7 @@ IN_HEADS = Need(
     "heads next to each other in rows of one attention, which a warp has at once",
     "queries of one sequence, and heads that the product reads as they are",
 )
-_DISTURBED = "a result in memory that other blocks still read"
+_DISTURBED = "a result over what other blocks still read"
 
 
 @dataclass(slots=True)
@@ -271,7 +271,7 @@ class NearLaunches:
 
     def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""
-        return meet(self.memory.spans(small, False), self.memory.spans(large, True))
+        return bool(self.memory.used(small) & self.memory.written(large))
 
     def _judged(self, step: Step, now: float, was: float) -> Refused | None:
         """What refuses a step within the product after it by the estimates, in cycles; both are told."""

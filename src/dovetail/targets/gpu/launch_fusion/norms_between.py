@@ -26,7 +26,7 @@ from dovetail.library import rms_norm, rope
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, aligned, meet
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, aligned
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     BETWEEN,
     HEADS,
@@ -204,11 +204,10 @@ class HeadReader:
                 by = Tensor(table(index).pointer, i64, (at.strides[AXIS],))
                 appended = Appended(by, result.shape[AXIS])
             found.append(Heads(rows.first, rows.count, target, gain, rows.eps, angles, appended))
-        wrote = [self.memory.span(result) for _, result, _ in parts]
-        read = [self.memory.span(v) for v, name in names.items() if name not in written]
-        apart = not any(x.meets(y) for i, x in enumerate(wrote) for y in wrote[:i])
-        if not apart or meet(wrote, read):
-            return IS_APART.refused("a result in memory that other blocks still read")
+        wrote = self.memory.storages([result for _, result, _ in parts])
+        read = self.memory.storages([v for v, name in names.items() if name not in written])
+        if len(wrote) != len(parts) or wrote & read:
+            return IS_APART.refused("a result over what other blocks still read")
         if any(result.dtype is not self.of.dtype for _, result, _ in parts):
             return ARE_KNOWN.refused("results in another dtype")
         return HeadSteps(tuple(found), width, {name: v for v, name in names.items()}, tuple(written))

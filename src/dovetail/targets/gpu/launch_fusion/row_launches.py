@@ -171,8 +171,7 @@ class RowLaunches:
                     continue
                 own = {v for v in read if other < number and any(v is w for w in wrote)}
                 used = [*writes[number], *(v for v in read if v not in own)]
-                spans = [self.memory.span(v) for v in used]
-                if any(self.memory.span(w).meets(span) for w in wrote for span in spans):
+                if self.memory.storages(wrote) & self.memory.storages(used):
                     return False
             if any(v in inner or self._is_made(v, run) for v in taken(step)):
                 return False

@@ -52,7 +52,7 @@ class SideSteps:
 
     def _must_wait(self, earlier: Kernels, later: GpuKernel) -> bool:
         """A step on the host has no kernels, and stays where it is."""
-        return earlier == () or any([self.memory.must_wait(one, later, {}) for one in earlier or ()])
+        return earlier == () or any([self.memory.must_wait(one, later) for one in earlier or ()])
 
     def _small(self, kernels: Kernels) -> GpuKernel | None:
         """A kernel of one block that does nothing but compute its results."""

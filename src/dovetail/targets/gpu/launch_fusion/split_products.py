@@ -19,7 +19,7 @@ from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.joined_sums import sum_of, takes_sum, with_sum
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.select import Selection, make_kernels
 
 Kept = Callable[[Hashable, Mapping[str, Value], Callable[[], Kernel], Mapping[str, Size]], GpuKernel]
@@ -116,7 +116,7 @@ class SplitProducts:
         if of is None or not takes_sum(other.kernel, reads[0], of):
             return None
         read = {n: v for n, v in second.bindings.items() if n not in second.kernel.written}
-        if meet([self.memory.span(v) for v in read.values()], self.memory.spans(other, True)):
+        if self.memory.storages(read.values()) & self.memory.written(other):
             return None  # a row may be written before another one is added up
         names = {name: f"{_OF_SUM}{name}" for name in (*read, *second.workspace)}
         bindings = {n: v for n, v in other.bindings.items() if n != reads[0]}

@@ -14,7 +14,7 @@ from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, C
 from dovetail.kernels.loops.persistent.words import SIZES, VECTOR, Received, Sent
 from dovetail.plan.alias import is_dense
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 
 NEAR_BYTES = 4096
 """Bytes of a tensor that every block copies to shared memory for one part, at most."""
@@ -77,15 +77,19 @@ class Exchange:
         plain = self._plain()
         if any(self.memory.locations(v).root in inner for made in plain[0] for v in made.bindings.values()):
             return True
-        for index, earlier in enumerate(plain):
-            for later in plain[index + 1 :]:
-                if any(self.memory.must_wait(x, y, {}) for x in earlier for y in later):
-                    return True
+        used, written, has_workspace = set[Value](), set[Value](), False
+        for kernels in plain:
+            uses = set[Value]().union(*map(self.memory.used, kernels))
+            writes = set[Value]().union(*map(self.memory.written, kernels))
+            needs = any(made.workspace for made in kernels)
+            if written & uses or used & writes or (has_workspace and needs):
+                return True
+            used, written, has_workspace = used | uses, written | writes, has_workspace or needs
         return False
 
     def near(self, number: int) -> dict[str, Alloc]:
         """Shared memory for the small tensors that a part loads and no part writes."""
-        wrote = [span for kernels in self._plain() for made in kernels for span in self.memory.spans(made, True)]
+        wrote = {memory for kernels in self._plain() for made in kernels for memory in self.memory.written(made)}
         kernel, found = self.part(number).kernel, dict[str, Alloc]()
         copied = {s.source.pointer for s in everything(kernel.body) if isinstance(s, (CopyAsync, CopyBulk, CopyBox))}
         for name in self.plain(number, self.part(number)).bindings:
@@ -97,7 +101,7 @@ class Exchange:
             if not isinstance(nbytes, int) or not isinstance(count, int) or nbytes > NEAR_BYTES or nbytes % 4:
                 continue
             starts = all(at.offset == 0 and self.memory.locations.alignment({"": at.root})[""] >= 16 for at in every)
-            if starts and not any(meet([self.memory.span(at.root)], wrote) for at in every):
+            if starts and not any(self.memory.storage(at.root) in wrote for at in every):
                 found[name] = Alloc(f"near_{name}", root.dtype, count, "shared")
         return found
 

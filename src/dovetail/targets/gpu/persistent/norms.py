@@ -76,8 +76,8 @@ class NormedTiles:
     ) -> GpuKernel | Refused:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
         `keeps` them; refused where it cannot."""
-        read = [(name, v) for name, v in large.bindings.items() if v in step.results]
-        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)}:
+        read = self.memory.read_of(step, large)
+        if len(read) != 1 or read[0][1] not in step.results or taken(step) or {*step.results} & {*taken(after)}:
             return READS_ROWS.refused(f"{len(read)} operands{', in place' if len(read) == 1 else ''}")
         if small.has_more or small.checks:
             return IS_WHOLE.refused("a step in several")

@@ -22,11 +22,10 @@ from dovetail.kernels.loops.persistent.words import START, Published, Sent, Word
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.gpu.select import Selection
-from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
 
 MOST_AFTER = 4
 """Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
@@ -89,10 +88,6 @@ class ResidentRuns:
 
     memory: Footprints
     selection: Selection
-    apart: Mapping[Value, Value] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
 
     def fused(
         self, steps: Steps, launched: Steps, again: Repetition, judge: Judge
@@ -174,7 +169,7 @@ class ResidentRuns:
 
     def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
-        if any([self._is_disturbed(made, of.inner) for of in passes for made in of.kernels if made is not None]):
+        if any([self._is_disturbed(made) for of in passes for made in of.kernels if made is not None]):
             return Refused(IS_APART, "a result where blocks read rows of others", "results elsewhere")
         exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
@@ -220,10 +215,10 @@ class ResidentRuns:
             nbytes += more
         return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
 
-    def _is_disturbed(self, made: GpuKernel, inner: Mapping[Value, Size]) -> bool:
+    def _is_disturbed(self, made: GpuKernel) -> bool:
         """Whether a block may write where another one of the same kernel still reads."""
-        read = [self.memory.span(made.bindings[n], inner) for n in made.reread]
-        return meet(read, self.memory.spans(made, True, inner))
+        read = self.memory.storages([made.bindings[n] for n in made.reread])
+        return bool(read & self.memory.written(made))
 
     def _part(
         self,
@@ -268,10 +263,10 @@ class ResidentRuns:
         for of in passes:
             later = of.kernels[number]
             for index, earlier in enumerate(of.kernels[:number]):
-                if earlier is not None and later is not None and self.memory.must_wait(earlier, later, of.inner):
+                if earlier is not None and later is not None and self.memory.must_wait(earlier, later):
                     after.add(index)
                     plain = exchange.plain(index, earlier), exchange.plain(number, later)
-                    if self.memory.must_wait(*plain, of.inner):
+                    if self.memory.must_wait(*plain):
                         waits.add(index)
         return frozenset(after), frozenset(waits)
 
@@ -344,20 +339,7 @@ class ResidentRuns:
             # Kernels have the start of the workspace.
             offset = of.start + of.inner[at.root] + at.offset
             return ("workspace", offset), offset
-        return self._where(value), value
-
-    def _where(self, value: Value) -> Hashable:
-        """Where a tensor is in memory, as far as a plan knows."""
-        at = self.memory.locations(value)
-        root, offset = at.root, at.offset
-        while root not in self.apart:
-            slot = self.memory.plan.slots.get(root)
-            if slot is None or slot.donor is None:
-                if slot is not None and slot.pool != "heap":
-                    return slot.pool, slot.offset + offset
-                break
-            root = slot.donor
-        return self.apart.get(root, root), offset
+        return (self.memory.storage(value), at.offset), value
 
 
 def _grid(made: GpuKernel) -> int:

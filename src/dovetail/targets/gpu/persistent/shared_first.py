@@ -58,7 +58,7 @@ def _shared(steps: Sequence[Step], memory: Footprints) -> set[int]:
 
 def _must_wait(memory: Footprints, earlier: Sequence[GpuKernel], later: Sequence[GpuKernel]) -> bool:
     """Whether kernels come after others; steps on the host have none, and stay where they are."""
-    return not earlier or any(memory.must_wait(x, y, {}) for x in earlier for y in later)
+    return not earlier or any(memory.must_wait(x, y) for x in earlier for y in later)
 
 
 __all__ = ["in_order", "shared_first"]

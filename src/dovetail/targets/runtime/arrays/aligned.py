@@ -23,6 +23,6 @@ def on_a_line(x: Array) -> Array:
     """The array itself where it begins with a line, else a copy that does."""
     if x.ctypes.data % ALIGNMENT == 0:
         return x
-    found = aligned(x.shape)
-    found[...] = x
-    return found
+    copy = aligned(x.shape)
+    copy[...] = x
+    return copy

@@ -1,4 +1,4 @@
-"""Array libraries, as prepared calls use them: which arrays they take, where elements are, how results are made."""
+"""Array libraries, as prepared calls use them: which arrays they take, where elements are, how to allocate results."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class ArrayLibrary:
     can_write: Callable[[Any], bool]
     """Whether a kernel may write to an array that can be used as it is."""
     like: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
-    """Given arrays that can be used as they are: one call that tells whether others have their dtypes and shapes, and
+    """Given arrays that can be used as they are: one call that checks whether others have their dtypes and shapes, and
     can be used too. It may say no where they can."""
     comes_again: Callable[[Any], None] | None = None
-    """Is told the prepared calls of which one has come twice in a row."""
+    """Is notified of prepared calls of which one has run twice in a row."""
 
 
 def _shapes(arrays: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:
-    found: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     for index, dtype in dtypes:
         array = arrays[index]
         if array.__class__ is not np.ndarray or array.dtype is not dtype or not array.flags.c_contiguous:
             return None
-        found.append(array.shape)
-    return tuple(found)
+        shapes.append(array.shape)
+    return tuple(shapes)
 
 
 NUMPY = ArrayLibrary(

@@ -143,18 +143,18 @@ class BufferPool(Allocator[B]):
     def allocate(self, nbytes: int) -> B:
         """A free buffer of at least `nbytes` and at most about four times as many, or a new one."""
         passed: list[B] = []
-        found: B | None = None
+        free: B | None = None
         for _ in range(len(self._free)):
             try:
                 buffer = self._free.pop()
             except IndexError:  # another thread took the last one
                 break
             if nbytes <= buffer.nbytes <= 4 * nbytes + 4096:
-                found = buffer
+                free = buffer
                 break
             passed.append(buffer)
         self._free += passed[: MOST_FREE // 2]
-        return self._allocator.allocate(nbytes) if found is None else found
+        return self._allocator.allocate(nbytes) if free is None else free
 
     def free(self, buffer: B) -> None:
         if len(self._free) < MOST_FREE:

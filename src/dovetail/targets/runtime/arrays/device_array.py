@@ -69,7 +69,7 @@ class DeviceArray:
         self.held: Lease | None = lease
         """The owner of the memory; None once the array is freed."""
         self.identity: object = object()
-        """Tells this array from all others, also after it is gone; None once the array is freed."""
+        """The identity of this array, also after it is gone; None once the array is freed."""
         self.shape = shape
         self.element = element
         """The dtype as graphs name it."""
@@ -118,24 +118,24 @@ class DeviceArray:
         buffer = self.lease.buffer
         if buffer.host_view is not None:
             return buffer.host_view[: self.nbytes].view(self.dtype).reshape(self.shape)
-        found = np.empty(self.shape, self.dtype)
-        buffer.copy_to_host(found)
+        array = np.empty(self.shape, self.dtype)
+        buffer.copy_to_host(array)
         if self.lease.check is not None:
             self.lease.check()
-        return found
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if self.lease.buffer.host_view is None:
             raise BindError(f"{self} cannot be seen by the host", hint="copy it: array.numpy()")
-        found = self.numpy()
+        array = self.numpy()
         if copy is False and dtype is not None and np.dtype(dtype) != self.dtype:
             raise ValueError("another dtype needs a copy")
-        return np.array(found, dtype) if copy else np.asarray(found, dtype)
+        return np.array(array, dtype) if copy else np.asarray(array, dtype)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The memory, and the stream that is to be waited for. A library that reads on another one keeps this array
-        until that is done: unlike DLPack, this protocol does not tell us."""
+        until that is done: unlike DLPack, this protocol does not notify us."""
         if not self.device.startswith("cuda"):
             raise AttributeError("__cuda_array_interface__")
         kind = self.dtype.str if self.dtype.kind in "biufc" else f"<V{self.dtype.itemsize}"
@@ -161,8 +161,8 @@ class DeviceArray:
 
         here, lease = self.__dlpack_device__(), self.lease
         if copy or (dl_device is not None and tuple(dl_device) != here):
-            found = self._host_copy(tuple(dl_device or here), copy)
-            return dlpack.capsule(found, address(found), self.shape, self.element, _HOST_DEVICE)
+            array = self._host_copy(tuple(dl_device or here), copy)
+            return dlpack.capsule(array, address(array), self.shape, self.element, _HOST_DEVICE)
         owner = lease if lease.lend is None else lease.lend(lease, stream)
         return dlpack.capsule(owner, lease.buffer.address, self.shape, self.element, here)
 
@@ -175,8 +175,8 @@ class DeviceArray:
             )
         if copy is False:
             raise ExportError(f"{self} cannot be seen by the host without a copy", hint="allow a copy: copy=None")
-        found = self.numpy()
-        return found if self.lease.buffer.host_view is None else found.copy()
+        array = self.numpy()
+        return array if self.lease.buffer.host_view is None else array.copy()
 
     def __repr__(self) -> str:
         freed = ", freed" if self.is_freed else ""

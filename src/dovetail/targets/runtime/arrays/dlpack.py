@@ -71,13 +71,13 @@ def capsule(owner: object, address: int, shape: tuple[int, ...], dtype: DType, d
     kind = _type(dtype)
     array = _Owned((1,) * len(shape), np.uint8)
     array.owner = owner
-    found = array.__dlpack__()
-    tensor = _Managed.from_address(_pointer(id(found), _NAME)).tensor
+    capsule = array.__dlpack__()
+    tensor = _Managed.from_address(_pointer(id(capsule), _NAME)).tensor
     tensor.data, tensor.device, tensor.dtype = address, _Device(*device), kind
     for axis, size in enumerate(shape):
         tensor.shape[axis] = size
     tensor.strides, tensor.byte_offset = None, 0
-    return found
+    return capsule
 
 
 class Taken:
@@ -107,9 +107,9 @@ def taken(capsule: Any) -> Taken:
     address = id(capsule)
     if not _is_valid(address, _NAME):
         raise BindError("a DLPack capsule that was taken before", hint="pass the array itself, not its capsule")
-    found = Taken(_pointer(address, _NAME))
+    owner = Taken(_pointer(address, _NAME))
     _rename(address, _TAKEN)
-    return found
+    return owner
 
 
 def _type(dtype: DType) -> _Type:

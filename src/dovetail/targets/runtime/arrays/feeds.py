@@ -17,7 +17,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 Accepts = Callable[[DType, DType], bool]
-"""Whether a tensor declared with the first dtype may be given in the second."""
+"""Whether a tensor that is declared with the first dtype may have the second."""
 
 
 def bind_leaves(
@@ -34,11 +34,11 @@ def bind_leaves(
     _refuse_unknown("input", feeds, inputs, parameters, "pass it in params")
     _refuse_unknown("parameter", params or {}, {**parameters, **graph.params}, inputs, "pass it with the inputs")
     arrays: dict[Value, Array] = {}
-    for kind, wanted, given in (("input", inputs, feeds), ("parameter", parameters, bound)):
-        for name, value in wanted.items():
-            if name not in given:
+    for kind, leaves, named in (("input", inputs, feeds), ("parameter", parameters, bound)):
+        for name, value in leaves.items():
+            if name not in named:
                 raise BindError(f"the {kind} {name} ({value.type}) is missing", hint=f"pass an array for {name!r}")
-            arrays[value] = check_array(f"the {kind} {name}", value, given[name], accepts)
+            arrays[value] = check_array(f"the {kind} {name}", value, named[name], accepts)
     return arrays
 
 
@@ -51,19 +51,19 @@ def check_array(name: str, value: Value, array: object, accepts: Accepts | None 
             hint=f"pass a NumPy array of {declared.name}",
         )
     held: Array = np.asarray(cast(Any, array))
-    found = of_numpy(held.dtype)
-    if found is None or not (found is declared or (accepts is not None and accepts(declared, found))):
+    actual = of_numpy(held.dtype)
+    if actual is None or not (actual is declared or (accepts is not None and accepts(declared, actual))):
         raise BindError(
             f"{name} has the dtype {held.dtype}, and its type is {value.type}",
             hint=f"pass it as {declared.name}: array.astype({declared.numpy.name!r})",
         )
-    return held.astype(found.numpy, copy=False)
+    return held.astype(actual.numpy, copy=False)
 
 
 def _refuse_unknown(
-    kind: str, given: Mapping[str, Array], known: Mapping[str, object], others: Mapping[str, Value], advice: str
+    kind: str, named: Mapping[str, Array], known: Mapping[str, object], others: Mapping[str, Value], advice: str
 ) -> None:
-    for name in given:
+    for name in named:
         if name in known:
             continue
         if name in others:
@@ -85,12 +85,12 @@ class Shaped(Protocol):
     def ndim(self) -> int: ...
 
 
-def found_leaf(value: Value, array: Shaped, *, bare: bool = False) -> Found:
-    """An array as it was given for a leaf. With `bare`, only sizes that are one symbol are left to solve."""
+def actual_leaf(value: Value, array: Shaped, *, bare: bool = False) -> Found:
+    """Return the shape of a leaf's array; with `bare`, only sizes that are one symbol are left to solve."""
     type, name = value.tensor, named_leaf(value)
     if bare and not type.is_static and array.ndim == type.rank:
         known = zip(type.shape, array.shape, strict=True)
-        sizes = [s if isinstance(s, int) or bare_symbol(s) else given for s, given in known]
+        sizes = [s if isinstance(s, int) or bare_symbol(s) else size for s, size in known]
         type = TensorType(type.dtype, tuple(sizes))
     return Found(name, type, array.shape)
 

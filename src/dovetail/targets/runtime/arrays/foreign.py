@@ -38,7 +38,7 @@ class ForeignBuffer:
     device: str
     stream: int | None = None
     """The stream of the work that writes it, where that has to be waited for: not with DLPack, as the producer of a
-    capsule is told our stream."""
+    capsule gets our stream."""
     is_read_only: bool = False
 
     @property

@@ -19,7 +19,7 @@ from dovetail.ops.generate import counting
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.arrays.buffer import HostAllocator
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory_limit import check_fits
 from dovetail.targets.runtime.building.lru import LRU
 from dovetail.targets.runtime.calls.interpreter import evaluate_values
@@ -65,11 +65,11 @@ class Memory:
         )
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
-        """Memory outside the pools: leaves, and tensors whose size was found while running."""
+        """Memory outside the pools: leaves, and tensors whose size was computed at run time."""
         self.whole: dict[Value, Array] = {}
         """Tensors as the dense arrays that they came in; `own` gets their bytes when a view needs them."""
-        self.made: dict[Value, Array] = {}
-        """Outputs that no step reads, as the arrays that a step on the host made."""
+        self.computed: dict[Value, Array] = {}
+        """Outputs that no step reads, as the arrays that a step on the host computed."""
         self.apart: frozenset[Value] = frozenset()
         """Tensors in memory of their own instead of their slot."""
         self.again: dict[Value, Callable[[], Array]] = {}
@@ -80,7 +80,7 @@ class Memory:
         self.numbers: dict[Size, int] = {}
         """Sizes that are computed already, for the symbols that are known."""
         self.earlier = LRU[dict[Size, int]](_MOST_SIZES) if earlier is None else earlier
-        """The same for symbols that earlier runs found."""
+        """Computed sizes, by the symbols of earlier runs."""
         self.located: dict[Value, _Located] = {}
         """Where values are, as the plan says; runs share it."""
 
@@ -101,16 +101,16 @@ class Memory:
 
     def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array], *, bare: bool = False) -> None:
         """Inputs or parameters by name; their shapes bind symbols."""
-        given = {v: arrays[v.attrs["name"]] for v in leaves}
-        self.solve([found_leaf(v, array, bare=bare) for v, array in given.items()])
-        for value, array in given.items():
+        by_leaf = {v: arrays[v.attrs["name"]] for v in leaves}
+        self.solve([actual_leaf(v, array, bare=bare) for v, array in by_leaf.items()])
+        for value, array in by_leaf.items():
             self.own[value] = _bytes(np.asarray(array, value.dtype.numpy, order="C"))
 
-    def solve(self, found: Iterable[Found]) -> None:
-        self._know(solve_symbols(found, self.sizes))
+    def solve(self, facts: Iterable[Found]) -> None:
+        self._know(solve_symbols(facts, self.sizes))
 
     def know_size(self, name: str, size: int, step: Step) -> None:
-        """What a step found one symbol to be; one that is known already must be the same."""
+        """Bind a symbol to the size that a step computed; a known one must be equal."""
         if self.sizes.get(name, size) != size:
             self.solve([Found(step.name, TensorType(i64, (symbol(name),)), (size,))])
         self._know({**self.sizes, name: size})
@@ -132,27 +132,27 @@ class Memory:
     def number(self, size: Size) -> int:
         if isinstance(size, int):
             return size
-        found = self.numbers.get(size)
-        if found is None:
-            found = self.numbers[size] = evaluate(size, self.sizes)
-        return found
+        number = self.numbers.get(size)
+        if number is None:
+            number = self.numbers[size] = evaluate(size, self.sizes)
+        return number
 
     def view(self, value: Value) -> Array:
         """A tensor as a view of its memory."""
         whole = self.whole.get(value)
         if whole is not None:
             return whole
-        found = self.located.get(value)
-        if found is None:
-            found = self.located[value] = _located(self.plan, value)
-        shape, strides, offset = found.shape, found.strides, found.offset
-        if not found.is_static:
+        located = self.located.get(value)
+        if located is None:
+            located = self.located[value] = _located(self.plan, value)
+        shape, strides, offset = located.shape, located.strides, located.offset
+        if not located.is_static:
             shape, strides = tuple(map(self.number, shape)), tuple(map(self.number, strides))
             offset = self.number(offset)
         if 0 in shape:
-            return np.empty(cast(tuple[int, ...], shape), found.dtype)
-        buffer, start = self.place(found.root)
-        return np.ndarray(cast(Any, shape), found.dtype, buffer, cast(int, start + offset), cast(Any, strides))
+            return np.empty(cast(tuple[int, ...], shape), located.dtype)
+        buffer, start = self.place(located.root)
+        return np.ndarray(cast(Any, shape), located.dtype, buffer, cast(int, start + offset), cast(Any, strides))
 
     def store(self, value: Value, array: Array) -> None:
         """Write a result of a step. Where it has memory of its own, a dense array becomes that memory."""
@@ -165,9 +165,9 @@ class Memory:
 
     def copied(self, value: Value) -> Array:
         """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
-        made = self.made.get(value)
-        if made is not None:
-            return owned(made)
+        array = self.computed.get(value)
+        if array is not None:
+            return owned(array)
         view = self.view(value)
         plan = self.plan
         check_fits(view.nbytes, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
@@ -178,7 +178,7 @@ class Memory:
         if not self.plan.donations:
             return {name: self.copied(value) for name, value in self.plan.graph.outputs.items()}
         donations = {d.output: d for d in self.plan.donations}
-        found = {
+        results = {
             name: inputs[donations[name].input] if name in donations else self.copied(value)
             for name, value in self.plan.graph.outputs.items()
         }
@@ -187,7 +187,7 @@ class Memory:
         arrays = [self.copied(v) if self.plan.root_of(v).op is leaf.INPUT else self.view(v) for _, v in moved]
         for (name, _), array in zip(moved, arrays, strict=True):
             inputs[name][...] = array
-        return found
+        return results
 
     def place(self, root: Value) -> tuple[Array, int]:
         """The bytes that hold a root, and its offset in them."""
@@ -203,13 +203,13 @@ class Memory:
         return self.pools[slot.pool], self.number(slot.offset)
 
     def _own(self, root: Value, make: Callable[[], Array] | None = None) -> Array:
-        """The bytes of a tensor in memory of its own: of the array that it came in, or made now."""
-        found = self.own.get(root)
-        if found is None:
+        """The bytes of a tensor in memory of its own: of the array that it came in, or allocated now."""
+        content = self.own.get(root)
+        if content is None:
             whole = self.whole.get(root)
             assert whole is not None or make is not None, f"{root} has memory"
-            found = self.own[root] = _bytes(make() if whole is None and make is not None else cast(Array, whole))
-        return found
+            content = self.own[root] = _bytes(make() if whole is None and make is not None else cast(Array, whole))
+        return content
 
     def run_skipped(self) -> None:
         """Make up for the steps of the bind phase that did not run: a run by its meaning reads all that they make."""
@@ -239,17 +239,17 @@ class Memory:
         number = self.view(step.operands[0])
         count = int(number)
         check_fits(max(count, 0) * value.dtype.itemsize, f"counting up to {count:,}", self.plan.memory_limit)
-        found = counting.compute(number, count=size)
+        content = counting.compute(number, count=size)
         name = str(size)
         if isinstance(size, Dim) and symbols(size) == frozenset({name}):
             self.know_size(name, count, step)
         else:
             self.solve([Found(step.name, value.tensor, (count,))])
-        self.view(value)[...] = found
+        self.view(value)[...] = content
 
     def compute(self, step: Step) -> list[Array]:
-        given = {v: self.view(v) for v in step.operands}
-        return evaluate_values(step.results, given, sizes=self.sizes, limit=self.plan.memory_limit)
+        operands = {v: self.view(v) for v in step.operands}
+        return evaluate_values(step.results, operands, sizes=self.sizes, limit=self.plan.memory_limit)
 
     def in_place(self, step: Step, arrays: Sequence[Array]) -> list[Array]:
         """The results with second halves computed after the first are written: shows reads of overwritten memory."""
@@ -264,7 +264,7 @@ class Memory:
 
 
 def owned(array: Array) -> Array:
-    """An array that a step made, or a copy where it is a view of a larger one."""
+    """Return an array that a step computed, or a copy where it is a view of a larger one."""
     return array if array.base is None else np.array(array, order="C")
 
 

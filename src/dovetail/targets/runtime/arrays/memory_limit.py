@@ -33,15 +33,15 @@ def check_fits(count: int, what: str | Callable[[], str], limit: int = 0) -> Non
 
 def available() -> int:
     """The bytes that this process can still get."""
-    found = [_physical()]
+    limits = [_physical()]
     with suppress(OSError, ValueError, StopIteration):
         lines = _MEMORY.read_text(encoding="ascii").splitlines()
-        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+        limits.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
     with suppress(OSError, ValueError):
         most = int((_GROUP / "memory.max").read_text(encoding="ascii"))
-        found.append(most - int((_GROUP / "memory.current").read_text(encoding="ascii")))
-    found += _limited()
-    return max(min(found), 0)
+        limits.append(most - int((_GROUP / "memory.current").read_text(encoding="ascii")))
+    limits += _limited()
+    return max(min(limits), 0)
 
 
 def _limited() -> list[int]:

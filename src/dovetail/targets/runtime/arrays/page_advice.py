@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import re
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.process import is_own
 from dovetail.targets.runtime.arrays.address import address
 
 _CAN_GIVE_BACK = sys.platform == "linux" and hasattr(mmap, "MADV_DONTNEED")
-_COMPILER = "libllvmlite"
-_MAPPING = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+ +(/[^\n]*)\n((?:[A-Z]\w+:[^\n]*\n)*)", re.MULTILINE
-)
-_NO_COPIES = re.compile(r"^Anonymous: +0 kB$", re.MULTILINE)
-"""Of a mapping no page of which was written to."""
 
 
 def reserve(count: int) -> Array:
@@ -50,8 +43,8 @@ def _mapped(array: Array) -> mmap.mmap | None:
     held: Any = array
     while isinstance(held, np.ndarray):
         held = cast(Any, held).base
-    found = held.obj if isinstance(held, memoryview) else held
-    return found if isinstance(found, mmap.mmap) else None
+    owner = held.obj if isinstance(held, memoryview) else held
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _drop(held: mmap.mmap, start: int, end: int) -> None:
@@ -61,35 +54,11 @@ def _drop(held: mmap.mmap, start: int, end: int) -> None:
 
 
 def trim() -> None:
-    """Return freed memory that malloc still holds to the system, where malloc can do that."""
-    if sys.platform == "linux":
+    """Return freed memory that malloc still holds to the system, in a process of our own where malloc can do that."""
+    if sys.platform == "linux" and is_own():
         free: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if free is not None:
             free(ctypes.c_size_t(0))
 
 
-def unload_compiler() -> None:
-    """Drop the resident pages of LLVM's code and tables, which a later compilation faults in again.
-
-    They are tens of megabytes that runs do not read. Pages that differ from the file stay.
-    """
-    if _CAN_GIVE_BACK:
-        advise: Any = ctypes.CDLL(None).madvise
-        for start, count in clean_ranges(_COMPILER):
-            advise(ctypes.c_void_p(start), ctypes.c_size_t(count), mmap.MADV_DONTNEED)
-
-
-def clean_ranges(file: str) -> list[tuple[int, int]]:
-    """Address and bytes of each mapping of a file that cannot be written to and that equals the file."""
-    try:
-        text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    found: list[tuple[int, int]] = []
-    for start, end, access, path, counts in _MAPPING.findall(text):
-        if Path(path).name.startswith(file) and "w" not in access and _NO_COPIES.search(counts):
-            found.append((int(start, 16), int(end, 16) - int(start, 16)))
-    return found
-
-
-__all__ = ["clean_ranges", "give_back", "reserve", "trim", "unload", "unload_compiler"]
+__all__ = ["give_back", "reserve", "trim", "unload"]

@@ -23,12 +23,12 @@ class MemorySpans:
     @staticmethod
     def of(indices: Iterable[int], arrays: Sequence[Any], starts: Sequence[int]) -> MemorySpans | None:
         """The spans of some of the arrays; None where two overlap."""
-        found = sorted([(starts[i], starts[i] + arrays[i].nbytes) for i in indices if arrays[i].nbytes])
-        if any(start < end for (_, end), (start, _) in pairwise(found)):
+        spans = sorted([(starts[i], starts[i] + arrays[i].nbytes) for i in indices if arrays[i].nbytes])
+        if any(start < end for (_, end), (start, _) in pairwise(spans)):
             return None
         at = tuple(indices)
         return MemorySpans(
-            at, tuple([s for s, _ in found]), tuple([e for _, e in found]), tuple([starts[i] for i in at])
+            at, tuple([s for s, _ in spans]), tuple([e for _, e in spans]), tuple([starts[i] for i in at])
         )
 
     def are_at(self, starts: Sequence[int]) -> bool:

@@ -20,7 +20,7 @@ FAULTS = (
     TypeError,
     ValueError,
 )
-"""What a mistake in a template raises. What the handler of a signal raises, such as TimeoutError, goes on."""
+"""Errors that a mistake in a template raises. What the handler of a signal raises, such as TimeoutError, goes on."""
 
 
 def attempt(template: Callable[..., Job | None], step: Step, locations: TensorLocations, *more: Any) -> Job | None:
@@ -34,7 +34,7 @@ def attempt(template: Callable[..., Job | None], step: Step, locations: TensorLo
 
 
 def raised(name: str, error: Exception) -> str:
-    """What a report says of a template that raised."""
+    """Return the line of a report on a template that raised."""
     said = (str(error).splitlines() or ["no message"])[0][:120]
     return f"{name} raised {type(error).__name__}: {said}"
 

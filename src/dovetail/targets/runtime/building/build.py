@@ -38,10 +38,10 @@ def build(plan: Plan, backend: Backend, store: CodeStore | None = None) -> Built
     builder, background = builder_of(plan, backend), BackgroundCompiler(backend.code, store)
     jobs: list[Job | Control | None] = []
     steps = plan.phase("run")
-    with phase("compile") as told:
+    with phase("compile") as progress:
         try:
             for number, step in enumerate(steps, 1):
-                told.at(number, len(steps), step.value.op.name)
+                progress.at(number, len(steps), step.value.op.name)
                 jobs.append(builder.job(step))
                 for job in _with_kernels(jobs[-1:]):
                     background.add(job)
@@ -58,9 +58,9 @@ def loaded(
 ) -> Built:
     """Jobs with their code in memory."""
     functions = backend.code.functions(_with_kernels(jobs), store, background)
-    found = iter(functions)
-    entries = tuple([tuple([next(found).address for _ in kernels_of([job])]) for job in jobs])
-    for inner, function in zip(_inside(jobs), found, strict=True):
+    loaded_functions = iter(functions)
+    entries = tuple([tuple([next(loaded_functions).address for _ in kernels_of([job])]) for job in jobs])
+    for inner, function in zip(_inside(jobs), loaded_functions, strict=True):
         inner.entry = function.address
     return Built(tuple(jobs), entries, tuple(dict.fromkeys(functions)))
 

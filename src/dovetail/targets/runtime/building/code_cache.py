@@ -39,15 +39,15 @@ class Skeleton:
         """The object file of another module with this text: symbols with its hashes."""
         assert self.text == to.text, "modules differ in names only"
         new = {old.encode(): name.encode() for old, name in zip(self.hashes, to.hashes, strict=True)}
-        return _HASH_BYTES.sub(lambda found: new.get(found[0], found[0]), object_file)
+        return _HASH_BYTES.sub(lambda match: new.get(match[0], match[0]), object_file)
 
 
 def skeleton_of(text: str) -> Skeleton:
     """The text of a module without its content names."""
     numbers: dict[str, str] = {}
 
-    def numbered(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"#{len(numbers)}:{len(found[0])}")
+    def numbered(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"#{len(numbers)}:{len(match[0])}")
 
     return Skeleton(_HASH.sub(numbered, text), tuple(numbers))
 
@@ -80,7 +80,7 @@ class _Early:
         self.module = module
         self.is_begun = False
         self.done = threading.Event()
-        self.made: bytes | None = None
+        self.code: bytes | None = None
 
 
 class CodeCache:
@@ -104,15 +104,15 @@ class CodeCache:
         self, jobs: Iterable[HasKernel], store: CodeStore | None = None, background: BackgroundCompiler | None = None
     ) -> list[LoadedFunction]:
         """The function of each job's kernel: in memory already, from the store, or compiled."""
-        found = BackgroundCompiler(self, store) if background is None else background
-        listed = [found.modules(job) for job in jobs]
+        compiler = BackgroundCompiler(self, store) if background is None else background
+        listed = [compiler.modules(job) for job in jobs]
         with self._lock:
             held = self._held(module for modules in listed for module in modules)
             fresh = {m.name: m for modules in listed for m in modules if m.name not in held}
             if fresh:
-                made = {name: found.made.get(name) or self.compile(m, store) for name, m in fresh.items()}
+                objects = {name: compiler.objects.get(name) or self.compile(m, store) for name, m in fresh.items()}
                 callees = {modules[-1].name: [m.name for m in modules[:-1]] for modules in listed}
-                self._load(fresh.values(), made, callees, held)
+                self._load(fresh.values(), objects, callees, held)
             self._used(held)
             return [held[modules[-1].name] for modules in listed]
 
@@ -123,9 +123,9 @@ class CodeCache:
             fresh = {m.name: m for m in objects if m.name not in held}
             if fresh:
                 shared = [m.name for m in objects if m.is_shared]
-                made = {m.name: content for m, content in objects.items()}
+                contents = {m.name: content for m, content in objects.items()}
                 callees = {name: shared for name, m in fresh.items() if not m.is_shared}
-                self._load(fresh.values(), made, callees, held)
+                self._load(fresh.values(), contents, callees, held)
             self._used(held)
             return list(held.values())
 
@@ -153,11 +153,11 @@ class CodeCache:
     def precompiled(self, name: str) -> bytes | None:
         """The object file of a precompiled function; None where there is none, it failed, or it was not begun."""
         with self._early_lock:
-            found = self._early.pop(name, None)
-            if found is None or not found.is_begun:
+            module = self._early.pop(name, None)
+            if module is None or not module.is_begun:
                 return None
-        found.done.wait()
-        return found.made
+        module.done.wait()
+        return module.code
 
     def is_precompiling(self, name: str) -> bool:
         """Whether a function is begun that no program has taken."""
@@ -170,13 +170,13 @@ class CodeCache:
                 early.is_begun = early.module.name in self._early
             if early.is_begun:
                 with suppress(Exception):  # the program that needs it reports the error
-                    early.made = self.compile(early.module, store)
+                    early.code = self.compile(early.module, store)
                 early.done.set()
 
     def _held(self, modules: Iterable[Module]) -> dict[str, LoadedFunction]:
         """Strong references to the functions that are in memory."""
-        found = {module.name: self._functions.get(module.name) for module in modules}
-        return {name: function for name, function in found.items() if function is not None}
+        functions = {module.name: self._functions.get(module.name) for module in modules}
+        return {name: function for name, function in functions.items() if function is not None}
 
     def _used(self, functions: Mapping[str, LoadedFunction]) -> None:
         """Hold functions as the most recent ones, and let the least recent ones go."""
@@ -214,7 +214,7 @@ class BackgroundCompiler:
     def __init__(self, cache: CodeCache, store: CodeStore | None) -> None:
         self.cache = cache
         self.store = store
-        self.made: dict[str, bytes] = {}
+        self.objects: dict[str, bytes] = {}
         """Object files by name. A module that cannot be compiled is missing, and raises where it is used."""
         self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
         self._queued: set[str] = set()
@@ -222,7 +222,7 @@ class BackgroundCompiler:
         self._alike: list[tuple[str, Skeleton, str, Skeleton]] = []
         """Modules that are not compiled: each has the code of an earlier one under other names."""
         self._queue: PriorityQueue[tuple[int, int, Module | None]] = PriorityQueue()
-        """The longest module first, as what is left for the end is what a program waits for; None comes last."""
+        """Order of the queue: the longest module first, as a program waits for the last one; None comes last."""
         self._threads: list[threading.Thread] = []
         self._most = min(COMPILE_THREADS, cache.compiler.threads)
 
@@ -248,8 +248,8 @@ class BackgroundCompiler:
         for thread in self._threads:
             thread.join()
         for name, skeleton, first, its in self._alike:
-            if first in self.made:
-                self.made[name] = its.renamed(self.made[first], skeleton)
+            if first in self.objects:
+                self.objects[name] = its.renamed(self.objects[first], skeleton)
 
     def _is_alike(self, module: Module) -> bool:
         """Whether a queued module differs from this one in names only; `finish` renames its code."""
@@ -270,7 +270,9 @@ class BackgroundCompiler:
     def _run(self) -> None:
         while (module := self._queue.get()[2]) is not None:
             with suppress(Exception):
-                self.made[module.name] = self.cache.precompiled(module.name) or self.cache.compile(module, self.store)
+                self.objects[module.name] = self.cache.precompiled(module.name) or self.cache.compile(
+                    module, self.store
+                )
 
 
 def shared_module(function: SharedFunction) -> Module:

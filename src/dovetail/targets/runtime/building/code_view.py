@@ -35,10 +35,10 @@ def listing(plan: Plan, step: Step, write: ModuleText, backend: Backend) -> str:
     if step.phase == "bind":
         hint = "it runs once, as NumPy, when parameters are bound"
         raise UnsupportedError(f"{name} has no code: it depends on parameters alone", hint=hint)
-    made = builder_of(plan, backend).job(step)
-    if made is None:
+    built = builder_of(plan, backend).job(step)
+    if built is None:
         raise UnsupportedError(f"{name} has no code: no compiled kernel takes it", hint="it runs as NumPy on the host")
-    jobs = [made, *made.variants] if isinstance(made, Job) else [entry.job for entry in made.entries]
+    jobs = [built, *built.variants] if isinstance(built, Job) else [entry.job for entry in built.entries]
     modules = {module.name: module for job in jobs for module in reversed(backend.code.modules(job))}
     return "\n\n".join(write(module).strip("\n") for module in modules.values())
 

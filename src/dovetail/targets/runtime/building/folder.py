@@ -41,10 +41,10 @@ class File:
 
 
 class Folder:
-    """The folder of a path, made if it is not there, and checked."""
+    """Open the folder of a path; create it if it is missing, and check it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `Unsafe` where it is not ours alone, OSError where it cannot be made or opened."""
+        """Raises `Unsafe` where it is not ours alone, OSError where it cannot be created or opened."""
         if not hasattr(os, "geteuid") or os.open not in os.supports_dir_fd:
             raise Unsafe("this system does not tell who owns a file")
         self.path = path
@@ -107,8 +107,8 @@ class Folder:
 
     def files(self) -> Iterator[File]:
         """Every plain file, those that are still written included."""
-        with os.scandir(self._at) as found:
-            for entry in found:
+        with os.scandir(self._at) as entries:
+            for entry in entries:
                 with suppress(OSError):
                     state = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(state.st_mode):

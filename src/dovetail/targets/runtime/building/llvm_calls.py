@@ -39,14 +39,14 @@ def optimize(module: Any, machine: Any, tuning: Any) -> None:
 def emitted(module: Any, machine: Any, *, is_object: bool) -> bytes:
     """The object file of a module, or its assembly."""
     failed = llvm.ffi.OutputString()
-    found = _freely("LLVMPY_TargetMachineEmitToMemory")(machine, module, int(is_object), failed)
-    if not found:
+    buffer = _freely("LLVMPY_TargetMachineEmitToMemory")(machine, module, int(is_object), failed)
+    if not buffer:
         raise RuntimeError(str(failed))
     library = llvm.ffi.lib
     try:
-        return ctypes.string_at(library.LLVMPY_GetBufferStart(found), library.LLVMPY_GetBufferSize(found))
+        return ctypes.string_at(library.LLVMPY_GetBufferStart(buffer), library.LLVMPY_GetBufferSize(buffer))
     finally:
-        library.LLVMPY_DisposeMemoryBuffer(found)
+        library.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _freely(name: str) -> Any:

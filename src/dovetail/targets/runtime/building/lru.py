@@ -16,11 +16,11 @@ V = TypeVar("V")
 @dataclass(slots=True)
 class _Entry(Generic[V]):
     lock: threading.Lock = field(default_factory=threading.Lock)
-    made: list[V] = field(default_factory=list[V])
+    values: list[V] = field(default_factory=list[V])
 
 
 class LRU(Generic[V]):
-    """Values by key, made once each; beyond `most`, the least recently used one is dropped."""
+    """Values by key, each computed once; beyond `most`, the least recently used one is dropped."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -28,7 +28,7 @@ class LRU(Generic[V]):
         self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of a key. Threads that want the same key wait for one of them to make it; others do not wait."""
+        """The value of a key. Threads that need the same key wait for one of them to compute it; others do not wait."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -37,12 +37,12 @@ class LRU(Generic[V]):
                     self._entries.popitem(last=False)
             else:
                 self._entries.move_to_end(key)
-                if entry.made:
-                    return entry.made[0]
+                if entry.values:
+                    return entry.values[0]
         with entry.lock:
-            if not entry.made:
-                entry.made.append(make())
-            return entry.made[0]
+            if not entry.values:
+                entry.values.append(make())
+            return entry.values[0]
 
     def __len__(self) -> int:
         return len(self._entries)

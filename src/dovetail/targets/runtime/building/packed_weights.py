@@ -27,7 +27,7 @@ from dovetail.targets.runtime.arrays.page_advice import give_back, trim, unload
 from dovetail.targets.runtime.building.weights import WeightCell, Weights
 from dovetail.targets.runtime.calls.launch_frame import Section
 
-__all__ = ["PACKED_WEIGHTS", "PackedWeights", "steps_for", "wanted_steps"]
+__all__ = ["PACKED_WEIGHTS", "PackedWeights", "needed_steps", "steps_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class PackedWeightCache:
         # The caller holds the arrays of the cells meanwhile.
         owners = tuple([cell if cell.is_constant else cell.array() for cell in cells])
         key = (layout, *map(id, owners))
-        found = self._find(key, owners)
-        if found is not None and constant:
-            return found
+        kept = self._find(key, owners)
+        if kept is not None and constant:
+            return kept
         fresh = pack()
-        if found is not None and _equal(found, fresh):
-            return found
+        if kept is not None and _equal(kept, fresh):
+            return kept
         self._add(key, owners, fresh)
         return fresh
 
@@ -116,25 +116,25 @@ class PackedWeights:
     def __init__(self, plan: Plan, sections: Sequence[Section], bound: Memory, params: Mapping[str, Array]) -> None:
         self.plan, self.bound = plan, bound
         self.cells = params.cells if isinstance(params, Weights) else {}
-        self.made: dict[PackKey, Array] = {}
+        self.arrays: dict[PackKey, Array] = {}
         self._lock = threading.Lock()
         jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
         bindings = {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
         # The largest first: threads end together, and the pages of its original are dropped before the others come.
         largest_first = sorted(bindings.values(), key=self._bytes, reverse=True)
         if bindings:
-            made = _in_two_threads(self._packed, largest_first)
-            self.made.update(zip([binding.key for binding in largest_first], made, strict=True))
+            packed_arrays = _in_two_threads(self._packed, largest_first)
+            self.arrays.update(zip([binding.key for binding in largest_first], packed_arrays, strict=True))
         if isinstance(params, Weights):
-            _free_originals(plan, sections, bound, params, _routes(plan, bindings, self.made))
+            _free_originals(plan, sections, bound, params, _routes(plan, bindings, self.arrays))
 
     def __call__(self, binding: Packed) -> Array:
-        """A packed array, made on first use."""
+        """Return a packed array; pack it on first use."""
         with self._lock:
-            found = self.made.get(binding.key)
-            if found is None:
-                found = self.made[binding.key] = self._packed(binding)
-            return found
+            packed = self.arrays.get(binding.key)
+            if packed is None:
+                packed = self.arrays[binding.key] = self._packed(binding)
+            return packed
 
     def _bytes(self, binding: Packed) -> int:
         return sum([self.bound.number(value.tensor.bytes) for value in (binding.value, *binding.beside)])
@@ -151,7 +151,7 @@ class PackedWeights:
 
 def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed]) -> list[Array]:
     """Pack each with two threads: NumPy copies without Python's lock."""
-    made: dict[PackKey, Array] = {}
+    packed: dict[PackKey, Array] = {}
     failed: list[BaseException] = []
     waiting = iter(bindings)
     lock = threading.Lock()
@@ -163,7 +163,7 @@ def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed])
             if binding is None:
                 return
             try:
-                made[binding.key] = pack(binding)
+                packed[binding.key] = pack(binding)
             except BaseException as error:
                 failed.append(error)
 
@@ -173,7 +173,7 @@ def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed])
     other.join()
     if failed:
         raise failed[0]
-    return [made[binding.key] for binding in bindings]
+    return [packed[binding.key] for binding in bindings]
 
 
 def _pack(binding: Packed, bound: Memory) -> Array:
@@ -188,8 +188,8 @@ def _pack(binding: Packed, bound: Memory) -> Array:
 
 def _owners(plan: Plan, value: Value, cells: Mapping[str, WeightCell]) -> list[WeightCell] | None:
     """The cells of the parameters that a tensor is computed from; None where an array has none."""
-    found = [cells.get(str(v.attrs["name"])) for v in walk([plan.root_of(value)]) if v.op is leaf.PARAM]
-    return None if None in found else [cell for cell in found if cell is not None]
+    owners = [cells.get(str(v.attrs["name"])) for v in walk([plan.root_of(value)]) if v.op is leaf.PARAM]
+    return None if None in owners else [cell for cell in owners if cell is not None]
 
 
 def _part_of_root(plan: Plan, value: Value) -> tuple[object, ...]:
@@ -225,56 +225,56 @@ def _free_originals(
 
 def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
     """The roots that a run reads as they are, not packed."""
-    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
+    roots = {plan.root_of(v) for v in plan.graph.outputs.values()}
     for part in sections:
         for step, job in zip(part.steps, part.jobs, strict=True):
             # The host runs a step again that set the error flag, from all operands; variants pack later.
             final = isinstance(job, Job) and not job.is_checked and not job.variants
-            given = job.bindings.values() if isinstance(job, Job) and final else step.operands
-            found |= {plan.root_of(v) for v in given if isinstance(v, Value)}
-    return found
+            values = job.bindings.values() if isinstance(job, Job) and final else step.operands
+            roots |= {plan.root_of(v) for v in values if isinstance(v, Value)}
+    return roots
 
 
-def wanted_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
+def needed_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
     """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
-    found = _read(plan, sections)
+    roots = _read(plan, sections)
     for part in sections:
         for job in part.jobs:
             if isinstance(job, Job):
                 packed = [b for b in job.bindings.values() if isinstance(b, Packed)]
-                found |= {plan.root_of(v) for b in packed for v in (b.value, *b.beside)}
-    return steps_for(plan, found)
+                roots |= {plan.root_of(v) for b in packed for v in (b.value, *b.beside)}
+    return steps_for(plan, roots)
 
 
 def steps_for(plan: Plan, read: AbstractSet[Value]) -> list[Step]:
     """The steps of the bind phase that these roots come from; those that find a size are always among them."""
-    found = {*read}
+    roots = {*read}
     steps: list[Step] = []
     for step in reversed(plan.phase("bind")):
-        if any(plan.root_of(result) in found for result in step.results) or any(fresh_symbols(step.value)):
+        if any(plan.root_of(result) in roots for result in step.results) or any(fresh_symbols(step.value)):
             steps.append(step)
-            found |= {plan.root_of(v) for v in step.operands}
+            roots |= {plan.root_of(v) for v in step.operands}
     return steps[::-1]
 
 
 def _routes(plan: Plan, bindings: Mapping[PackKey, Packed], packed: Mapping[PackKey, Array]) -> dict[Value, Rebuild]:
     """Functions that rebuild roots whose whole content was packed."""
-    found: dict[Value, Rebuild] = {}
+    routes: dict[Value, Rebuild] = {}
     for key, binding in bindings.items():
         values = (binding.value, *binding.beside)
-        # Panels hold f32, whatever they were made of, and blocks of bytes.
+        # Panels hold f32, whatever they were packed from, and blocks of bytes.
         shapes = [cast("tuple[int, ...]", v.shape) for v in values if v.dtype in (f32, u8) and v.tensor.is_static]
         if len(shapes) < len(values) or not isinstance(binding.pack, Reversible) or not binding.pack.holds(shapes):
             continue
         for index, value in enumerate(values):
-            _add_route(found, plan.locate(value), value, partial(_unpacked, binding.pack, packed[key], shapes, index))
+            _add_route(routes, plan.locate(value), value, partial(_unpacked, binding.pack, packed[key], shapes, index))
     for step in reversed(plan.phase("bind")):
-        if step.value.op is ops.concat and step.value in found and step.value.tensor.is_static:
-            _add_parts(found, plan, step)
-    return found
+        if step.value.op is ops.concat and step.value in routes and step.value.tensor.is_static:
+            _add_parts(routes, plan, step)
+    return routes
 
 
-def _add_parts(found: dict[Value, Rebuild], plan: Plan, step: Step) -> None:
+def _add_parts(routes: dict[Value, Rebuild], plan: Plan, step: Step) -> None:
     """The operands of a concatenation are slices of it."""
     axis = int(step.value.attrs["axis"]) + step.value.rank
     start = 0
@@ -282,13 +282,13 @@ def _add_parts(found: dict[Value, Rebuild], plan: Plan, step: Step) -> None:
         size = operand.shape[axis]
         assert isinstance(size, int), "the whole is static"
         cut = (*[slice(None)] * axis, slice(start, start + size))
-        _add_route(found, plan.locate(operand), operand, partial(_cut, found[step.value], cut))
+        _add_route(routes, plan.locate(operand), operand, partial(_cut, routes[step.value], cut))
         start += size
 
 
-def _add_route(found: dict[Value, Rebuild], at: Alias, value: Value, content: Rebuild) -> None:
-    if at.root not in found and _is_whole(value, at):
-        found[at.root] = partial(_rebuilt, at, value, content)
+def _add_route(routes: dict[Value, Rebuild], at: Alias, value: Value, content: Rebuild) -> None:
+    if at.root not in routes and _is_whole(value, at):
+        routes[at.root] = partial(_rebuilt, at, value, content)
 
 
 def _is_whole(value: Value, at: Alias) -> bool:

@@ -44,15 +44,15 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
     bare = {at: _bare(job.kernel, modules[at][-1].name) for at, job in kernels.items()}
     stored = [_with_bare_kernels(job, bare) if isinstance(job, Job) else job for job in jobs]
     spelled = [_CONTROL if isinstance(job, Control) else writer.spell(job) for job in stored]
-    distinct = {m.name: m for made in modules.values() for m in made}
+    distinct = {m.name: m for each in modules.values() for m in each}
     objects = [backend.code.object_of(name) for name in distinct]
-    listed = [[m.name, m.is_shared, len(made)] for m, made in zip(distinct.values(), objects, strict=True)]
+    listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
 
 def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | None = None) -> Built:
-    """The jobs in bytes that `to_bytes` made of an equal plan, with their code in memory.
+    """Read the jobs that `to_bytes` wrote of an equal plan, with their code in memory.
 
     Kernels inside branches and loops are selected again, and their code is in the store.
     """

@@ -89,18 +89,18 @@ def _moves(was: Step, now: Step, *, any_format: bool = False) -> dict[Value, Val
 
 def _with_sources(old: Value, new: Value, any_format: bool) -> list[tuple[Value, Value]]:
     """A tensor of one step and of another, and what both are dequantised from: kernels bind that in their place."""
-    found = [(old, new)]
-    before, after = (stored_as(v, any_format=any_format) for v in found[0])
+    renewed = [(old, new)]
+    before, after = (stored_as(v, any_format=any_format) for v in renewed[0])
     if before is not None and before == after:
         pairs = zip(old.operands, new.operands, strict=True)
-        found += [
+        renewed += [
             pair
             for one, other in pairs
             for pair in (
                 [(one, other)] if old.op is library.dequantise_blocks else _with_sources(one, other, any_format)
             )
         ]
-    return found
+    return renewed
 
 
 def _tensors(step: Step) -> tuple[Value, ...]:
@@ -108,17 +108,17 @@ def _tensors(step: Step) -> tuple[Value, ...]:
 
 
 def _moved(bindings: Mapping[str, Binding], move: Mapping[Value, Value]) -> dict[str, Binding] | None:
-    found: dict[str, Binding] = {}
+    moved: dict[str, Binding] = {}
     for name, binding in bindings.items():
         if isinstance(binding, Status):
-            found[name] = binding
+            moved[name] = binding
             continue
         packed = isinstance(binding, Packed)
         known = _all([binding.value, *binding.beside] if packed else [binding], move)
         if known is None:
             return None
-        found[name] = replace(binding, value=known[0], beside=tuple(known[1:])) if packed else known[0]
-    return found
+        moved[name] = replace(binding, value=known[0], beside=tuple(known[1:])) if packed else known[0]
+    return moved
 
 
 def _all(values: Sequence[Value], move: Mapping[Value, Value]) -> list[Value] | None:

@@ -1,11 +1,11 @@
-"""What was compiled, kept for the next process: found by what it was made from, checked when it is read.
+"""A content-addressed store of compiled code for later processes: keyed by its sources, checked when it is read.
 
-An entry says in words what it was made from, so that `dovetail cache why` can tell what differs. No pickle: a head, the
+An entry has the parts of its key in words, so that `dovetail cache why` can show what differs. No pickle: a head, the
 words as JSON, and bytes. Nothing here ever fails a compilation: where the folder cannot be used, there is no cache.
 
 The file of an entry is little-endian:
     head      magic (8 bytes), version (u32), lengths of the words (u32) and of the content (u64), digest of both (16)
-    words     JSON: what the entry was made from, by name
+    words     JSON: the parts of its key, by name
     content   bytes
 """
 
@@ -37,7 +37,7 @@ MOST_CONTENT = 1 << 30
 SWEEP_EVERY = 16
 """The folder is brought below its limit whenever a process has written this part of it."""
 COUNTS = "counts"
-"""The file with what processes found and did not find."""
+"""The file with the hits and misses of processes."""
 MOST_COUNTS = 1 << 16
 
 _HEAD = struct.Struct("<8sIIQ16s")
@@ -47,7 +47,7 @@ _COUNT = re.compile(rb"^(\d{1,12}) (\d{1,12}) (\d{1,12})$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """What an entry is made from, each part by its name. Equal parts are the same entry."""
+    """The parts of an entry's key, by name. Equal parts are the same entry."""
 
     kind: str
     parts: Mapping[str, str]
@@ -64,7 +64,7 @@ class StoreKey:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a store holds, and how often it helped."""
+    """The content of a store, and its hits."""
 
     folder: str
     entries: dict[str, int]
@@ -102,9 +102,9 @@ class CodeStore:
         """The content of an entry, or None. One that is damaged is removed."""
         content = None
         if self._folder is not None:
-            found = self._folder.read(key.name, use=True)
-            content = None if found is None else _content(found, key.words)
-            if found is not None and content is None:
+            raw = self._folder.read(key.name, use=True)
+            content = None if raw is None else _content(raw, key.words)
+            if raw is not None and content is None:
                 self._folder.remove(key.name)
         with self._lock:
             self.hits += content is not None
@@ -113,8 +113,8 @@ class CodeStore:
 
     def has(self, key: StoreKey) -> bool:
         """Whether there is an entry, without counting the lookup."""
-        found = None if self._folder is None else self._folder.read(key.name)
-        return found is not None and _content(found, key.words) is not None
+        raw = None if self._folder is None else self._folder.read(key.name)
+        return raw is not None and _content(raw, key.words) is not None
 
     def put(self, key: StoreKey, content: bytes) -> None:
         """Keep an entry; where that fails, there is none."""
@@ -172,7 +172,7 @@ class CodeStore:
                     yield words
 
     def status(self) -> StoreStatus:
-        """What the folder holds now; counts are those of all processes that ended, and of this one."""
+        """Count what the folder holds; hits are those of all processes that ended, and of this one."""
         entries: dict[str, int] = {}
         total = 0
         for file in self._files():
@@ -186,7 +186,7 @@ class CodeStore:
         return StoreStatus(str(self.path), entries, total, self.limit, hits, misses, written, self.problem)
 
     def tell(self) -> None:
-        """Add what this process found to the counts that all share."""
+        """Add the hits and misses of this process to the shared counts."""
         mine = (self.hits, self.misses, self.written)
         if self._folder is None or not any(mine):
             return
@@ -197,8 +197,8 @@ class CodeStore:
         self.hits = self.misses = self.written = 0
 
     def _counted(self) -> tuple[int, int, int]:
-        found = (None if self._folder is None else self._folder.read(COUNTS)) or b""
-        rows = [tuple(map(int, row)) for row in _COUNT.findall(found)]
+        raw = (None if self._folder is None else self._folder.read(COUNTS)) or b""
+        rows = [tuple(map(int, row)) for row in _COUNT.findall(raw)]
         return cast("tuple[int, int, int]", tuple(map(sum, zip(*rows, strict=True))) if rows else (0, 0, 0))
 
     def _files(self) -> list[File]:
@@ -230,24 +230,24 @@ def _store(path: Path, limit: int) -> CodeStore:
     return store
 
 
-def _content(found: bytes, words: bytes) -> bytes | None:
-    """The content of an entry that is whole and was made from this."""
-    if len(found) < _HEAD.size:
+def _content(raw: bytes, words: bytes) -> bytes | None:
+    """Return the content of an entry that is whole and has this key."""
+    if len(raw) < _HEAD.size:
         return None
-    magic, version, length, size, told = _HEAD.unpack_from(found)
+    magic, version, length, size, expected = _HEAD.unpack_from(raw)
     start = _HEAD.size + length
-    if (magic, version, len(found)) != (MAGIC, VERSION, start + size) or found[_HEAD.size : start] != words:
+    if (magic, version, len(raw)) != (MAGIC, VERSION, start + size) or raw[_HEAD.size : start] != words:
         return None
-    content = found[start:]
-    return content if digest(words, content) == told else None
+    content = raw[start:]
+    return content if digest(words, content) == expected else None
 
 
-def _words(found: bytes) -> Mapping[str, str] | None:
-    """What an entry says that it was made from."""
-    if len(found) < _HEAD.size:
+def _words(raw: bytes) -> Mapping[str, str] | None:
+    """Read the parts of an entry's key."""
+    if len(raw) < _HEAD.size:
         return None
-    words = found[_HEAD.size : _HEAD.size + _HEAD.unpack_from(found)[2]]
-    if _content(found, words) is None:
+    words = raw[_HEAD.size : _HEAD.size + _HEAD.unpack_from(raw)[2]]
+    if _content(raw, words) is None:
         return None
     parts: dict[str, Any] = json.loads(words)
     return {name: str(part) for name, part in parts.items()}

@@ -32,7 +32,7 @@ _ROWS, _COLUMNS = 16, 64
 class Rounds(Protocol):
     """A packing that rounds weights to bf16."""
 
-    def by_column(self, *given: Array) -> list[Array]:
+    def by_column(self, *weights: Array) -> list[Array]:
         """Matrices [columns, k] before they are rounded."""
         ...
 
@@ -46,8 +46,8 @@ def rounding_error(binding: Packed, read: Callable[[Value], Array]) -> float:
         some = matrix[np.unique(np.linspace(0, count - 1, min(count, _COLUMNS), dtype=np.int64))] if count else matrix
         x = np.random.default_rng(0).standard_normal((_ROWS, some.shape[1]), np.float32)
         exact = _wide(x) @ _wide(some).T
-        found = _wide(x.astype(bf16.numpy)) @ _wide(some.astype(bf16.numpy)).T
-        away += float(np.square(found - exact).sum())
+        product = _wide(x.astype(bf16.numpy)) @ _wide(some.astype(bf16.numpy)).T
+        away += float(np.square(product - exact).sum())
         whole += float(np.square(exact).sum())
     return (away / whole) ** 0.5 if whole > 0 else 0.0
 
@@ -60,13 +60,13 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
     """By value of the run phase, what serves it at these sizes."""
     builder = builder_of(plan, backend)
     known: dict[Hashable, Served] = {}
-    found: dict[Value, Served] = {}
+    served: dict[Value, Served] = {}
     for step in plan.phase("run"):
         signature = step_signature(step, builder.locations)
         if signature not in known:
             known[signature] = _served(step, builder, sizes, backend)
-        found[step.value] = _with_error(known[signature], step, builder)
-    return found
+        served[step.value] = _with_error(known[signature], step, builder)
+    return served
 
 
 def _served(step: Step, builder: JobBuilder, sizes: Mapping[str, Size], backend: Backend) -> Served:

@@ -1,4 +1,4 @@
-"""Parameters by name. An array whose content a target keeps in a layout of its own can be let go, and made again."""
+"""Parameters by name. An array whose content a target keeps in a layout of its own can be freed, and recovered."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class WeightCell:
     def array(self) -> Array:
         """The array itself while anybody holds it, else an equal one that is read-only."""
         with self._lock:
-            found = self._held if self._held is not None else self._seen()
-            if found is None:
+            array = self._held if self._held is not None else self._seen()
+            if array is None:
                 assert self._again is not None, "what is let go can be made again"
-                found = self._again()
-                found.flags.writeable = False
-                self._seen = weakref.ref(found)
-            return found
+                array = self._again()
+                array.flags.writeable = False
+                self._seen = weakref.ref(array)
+            return array
 
     def let_go(self, again: Callable[[], Array]) -> None:
         """Hold the array no longer; `again` makes an equal one."""
@@ -48,12 +48,12 @@ class WeightCell:
     def is_constant(self) -> bool:
         """Whether what it holds can never change."""
         with self._lock:
-            found = self._held if self._held is not None else self._seen()
-        return found is None or is_constant(found)
+            array = self._held if self._held is not None else self._seen()
+        return array is None or is_constant(array)
 
 
 class Weights(Mapping[str, Array]):
-    """Arrays by name. Mappings that are made from this one share its cells."""
+    """Arrays by name. Mappings that are derived from this one share its cells."""
 
     def __init__(self, arrays: Mapping[str, Array] | None = None) -> None:
         self.cells: dict[str, WeightCell] = {}
@@ -76,15 +76,15 @@ class Weights(Mapping[str, Array]):
 
     def joined(self, others: Mapping[str, Array]) -> Weights:
         """These, and the others in place of those with the same name."""
-        found = Weights(self)
-        found.cells |= Weights(others).cells
-        return found
+        weights = Weights(self)
+        weights.cells |= Weights(others).cells
+        return weights
 
     def only(self, names: Mapping[str, object]) -> Weights:
         """Those of these names."""
-        found = Weights()
-        found.cells = {name: cell for name, cell in self.cells.items() if name in names}
-        return found
+        weights = Weights()
+        weights.cells = {name: cell for name, cell in self.cells.items() if name in names}
+        return weights
 
 
 _cells: weakref.WeakValueDictionary[int, WeightCell] = weakref.WeakValueDictionary()
@@ -96,10 +96,10 @@ def cell_of(array: Array) -> WeightCell:
     if not is_constant(array):
         return WeightCell(array)
     with _cells_lock:
-        found = _cells.get(id(array))
-        if found is None or not found.is_of(array):
-            found = _cells[id(array)] = WeightCell(array)
-        return found
+        cell = _cells.get(id(array))
+        if cell is None or not cell.is_of(array):
+            cell = _cells[id(array)] = WeightCell(array)
+        return cell
 
 
 def is_constant(array: Array) -> bool:
@@ -117,9 +117,9 @@ def is_constant(array: Array) -> bool:
 
 def owned(arrays: Mapping[str, Array]) -> Weights:
     """The arrays, with a read-only copy of each that its owner can still write to."""
-    found = Weights()
-    found.cells = {name: cell_of(a) if is_constant(a) else _copied(a) for name, a in arrays.items()}
-    return found
+    weights = Weights()
+    weights.cells = {name: cell_of(a) if is_constant(a) else _copied(a) for name, a in arrays.items()}
+    return weights
 
 
 _copies: dict[int, tuple[weakref.ref[Array], weakref.ref[WeightCell]]] = {}

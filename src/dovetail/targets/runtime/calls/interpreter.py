@@ -27,22 +27,22 @@ from dovetail.targets.runtime.arrays.memory_limit import ALWAYS_FITS, check_fits
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class EvaluationOrder:
     """The values that some outputs need, in the order in which they run, and how often each is read."""
 
     order: list[Value]
     readers: Mapping[Value, int]
-    wanted: frozenset[Value]
+    results: frozenset[Value]
 
     @staticmethod
-    def of(outputs: Sequence[Value], leaves: Container[Value], sizes: Container[str]) -> Schedule:
+    def of(outputs: Sequence[Value], leaves: Container[Value], sizes: Container[str]) -> EvaluationOrder:
         order = _after_binders(walk(outputs, until=leaves), leaves, sizes)
         readers = dict.fromkeys(order, 0)
         for value in order:
             if value not in leaves:
                 for operand in value.operands:
                     readers[operand] += 1
-        return Schedule(order, readers, frozenset(outputs))
+        return EvaluationOrder(order, readers, frozenset(outputs))
 
 
 def _after_binders(order: list[Value], leaves: Container[Value], sizes: Container[str]) -> list[Value]:
@@ -94,7 +94,7 @@ def evaluate_values(
     sizes: Mapping[str, int] | None = None,
     limit: int = 0,
 ) -> list[Array]:
-    """The arrays of some values, given those of others; what a given value is made of is not computed.
+    """Compute the arrays of some values from those of others; operands of a known value are not computed.
 
     `limit` is the most bytes that one of them may have; 0 is what the machine has left.
     """
@@ -119,15 +119,15 @@ def evaluate_in_turn(
     """
     interpreter = _Interpreter(lift, packed=packed)
     scope = _Scope(_solve(leaves, sizes), _constraints(walk(outputs, until=leaves)))
-    return interpreter.in_turn(outputs, _Given(leaves, interpreter), scope)
+    return interpreter.in_turn(outputs, _CastLeaves(leaves, interpreter), scope)
 
 
 def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> dict[str, int]:
     return solve_symbols([Found(named_leaf(v), v.tensor, array.shape) for v, array in leaves.items()], sizes)
 
 
-def _fits_lifted(declared: DType, found: DType) -> bool:
-    return _LIFTED.get(declared) is found
+def _fits_lifted(declared: DType, actual: DType) -> bool:
+    return _LIFTED.get(declared) is actual
 
 
 def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
@@ -146,17 +146,17 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Expansion:
-    """What a declared op spells out, on one slot for each operand."""
+    """The body of a declared op, on one slot for each operand."""
 
     slots: tuple[Value, ...]
     spelled: Value
     constraints: tuple[Constraint, ...]
-    schedule: Schedule | None
+    schedule: EvaluationOrder | None
     """None where running it binds sizes: then the order depends on the sizes that are known."""
 
 
-class _Given(Mapping[Value, Result]):
-    """Leaves in the dtype that is computed in, made when they are read: in float64 weights take twice the memory."""
+class _CastLeaves(Mapping[Value, Result]):
+    """Leaves in the dtype of the computation, cast when they are read: in float64 weights take twice the memory."""
 
     def __init__(self, leaves: Mapping[Value, Array], interpreter: _Interpreter) -> None:
         self._leaves = leaves
@@ -198,8 +198,8 @@ class _Scope:
 
     def bytes(self, type: TensorType) -> int | None:
         """How many bytes a tensor has; None where its sizes are not known yet."""
-        found = self.counted.get(type)
-        if found is None:
+        count = self.counted.get(type)
+        if count is None:
             size = self.symbolic.get(type)
             if size is None:
                 size = self.symbolic[type] = type.bytes
@@ -207,8 +207,8 @@ class _Scope:
                 if not dim.symbols(size) <= self.sizes.keys():
                     return None
                 size = dim.evaluate(size, self.sizes)
-            found = self.counted[type] = size
-        return found
+            count = self.counted[type] = size
+        return count
 
     def inner(self, constraints: Iterable[Constraint]) -> _Scope:
         """A scope for a body of its own: it sees these sizes, and what it binds stays inside."""
@@ -229,7 +229,7 @@ class _Body:
         self.scope = scope
         self.constraints = _constraints(body.values)
         self.slots = tuple(leaf.argument(i, t) for i, t in enumerate(body.arguments))
-        self.schedule: Schedule | None = None
+        self.schedule: EvaluationOrder | None = None
         self.constants: dict[Value, Result] = {}
 
     @property
@@ -243,14 +243,14 @@ class _Body:
             scope.fit("an argument of a body", slot.tensor, array.shape)
         schedule = self.schedule or self._prepared()
         leaves = dict(zip(self.slots, arguments, strict=True)) | self.constants
-        found = dict(self.interpreter.scheduled(schedule, leaves, scope))
-        return tuple(cast(Array, found[v]) for v in self.body.results)
+        results = dict(self.interpreter.scheduled(schedule, leaves, scope))
+        return tuple(cast(Array, results[v]) for v in self.body.results)
 
-    def _prepared(self) -> Schedule:
+    def _prepared(self) -> EvaluationOrder:
         """Order the body and convert its constants, once for all trips."""
         constants = [v for v in self.body.values if v.op is leaf.CONST]
         self.constants = {v: self.interpreter.value(v, [], self.scope) for v in constants}
-        self.schedule = Schedule.of(self.body.results, {*self.slots, *constants}, self.scope.sizes)
+        self.schedule = EvaluationOrder.of(self.body.results, {*self.slots, *constants}, self.scope.sizes)
         return self.schedule
 
 
@@ -271,40 +271,40 @@ class _Interpreter:
         for value in outputs:
             if not isinstance(value.type, TensorType):
                 raise GraphError(f"an output is {value.type}, several results at once", hint="name each: value[0], …")
-        given = {v: _cast(array, self.dtype(v.tensor.dtype).numpy) for v, array in leaves.items()}
-        return [np.array(result) for result in self.values(outputs, given, scope)]
+        arrays = {v: _cast(array, self.dtype(v.tensor.dtype).numpy) for v, array in leaves.items()}
+        return [np.array(result) for result in self.values(outputs, arrays, scope)]
 
     def values(self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope) -> list[Result]:
-        found = dict(self.in_turn(outputs, leaves, scope))
-        return [found[v] for v in outputs]
+        results = dict(self.in_turn(outputs, leaves, scope))
+        return [results[v] for v in outputs]
 
     def in_turn(
         self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
         """Every value once, operands and what binds its sizes first; each is dropped after its last reader."""
-        return self.scheduled(Schedule.of(outputs, leaves, scope.sizes), leaves, scope)
+        return self.scheduled(EvaluationOrder.of(outputs, leaves, scope.sizes), leaves, scope)
 
     def scheduled(
-        self, schedule: Schedule, leaves: Mapping[Value, Result], scope: _Scope
+        self, schedule: EvaluationOrder, leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
-        """Run the values in the order of the schedule, and yield those that are wanted."""
-        readers, wanted = dict(schedule.readers), schedule.wanted
-        found: dict[Value, Result] = {}
+        """Run the values in their order, and yield the results."""
+        readers, outputs = dict(schedule.readers), schedule.results
+        results: dict[Value, Result] = {}
         for value in schedule.order:
             if value in leaves:
-                if value in wanted:
+                if value in outputs:
                     yield value, leaves[value]
                 continue
-            operands = [leaves[v] if v in leaves else found[v] for v in value.operands]
+            operands = [leaves[v] if v in leaves else results[v] for v in value.operands]
             result = self.value(value, operands, scope)
             if readers[value]:
-                found[value] = result
-            if value in wanted:
+                results[value] = result
+            if value in outputs:
                 yield value, result
             for operand in value.operands:
                 readers[operand] -= 1
                 if not readers[operand]:
-                    found.pop(operand, None)
+                    results.pop(operand, None)
 
     def value(self, value: Value, operands: list[Result], scope: _Scope) -> Result:
         try:
@@ -367,7 +367,7 @@ class _Interpreter:
                 )
             inside = walk([spelled])
             binds = any(True for v in inside for _ in fresh_symbols(v))
-            schedule = None if binds else Schedule.of([spelled], slots, ())
+            schedule = None if binds else EvaluationOrder.of([spelled], slots, ())
             self.expansions[call] = _Expansion(slots, spelled, _constraints(inside), schedule)
         return self.expansions[call]
 
@@ -403,8 +403,8 @@ class _Interpreter:
     def fit_tensor(self, name: str, type: TensorType, array: Array, scope: _Scope) -> Array:
         scope.fit(name, type, array.shape)
         dtype = self.dtype(type.dtype).numpy
-        found = array if array.dtype == dtype else _cast(array, dtype)
-        return np.asarray(found, order="C") if self.packed else found
+        fitted = array if array.dtype == dtype else _cast(array, dtype)
+        return np.asarray(fitted, order="C") if self.packed else fitted
 
     def dtype(self, dtype: DType) -> DType:
         return _LIFTED.get(dtype, dtype) if self.lift else dtype

@@ -88,9 +88,9 @@ class Resolver:
         return base, start + self._number(alias.offset)
 
     def _root(self, root: Value) -> Address:
-        found = self._elsewhere(root)
-        if found is not None:
-            return found
+        elsewhere = self._elsewhere(root)
+        if elsewhere is not None:
+            return elsewhere
         slot = self._plan.slots.get(root)
         if slot is not None and slot.pool == "arena":
             base, start = self._arena
@@ -152,8 +152,8 @@ class LaunchArgs:
 
     @property
     def relocations(self) -> Relocations:
-        found = (np.array(self._to_arguments, np.int64), np.array(self._to_locals, np.int64))
-        return Relocations(*found, self._local_bytes)
+        words = (np.array(self._to_arguments, np.int64), np.array(self._to_locals, np.int64))
+        return Relocations(*words, self._local_bytes)
 
 
 def chunk_of(tiles: int, work: int, threads: int, *, keeps: bool = False) -> int:

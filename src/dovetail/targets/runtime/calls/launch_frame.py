@@ -48,14 +48,14 @@ def sections(
     steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[tuple[int, ...]]
 ) -> list[Section]:
     """The steps split after each one that finds a size while it runs."""
-    found: list[Section] = []
+    sections: list[Section] = []
     start = 0
     for index, step in enumerate(steps):
         if index + 1 == len(steps) or any(True for _ in fresh_symbols(step.value)):
             part = slice(start, index + 1)
-            found.append(Section(tuple(steps[part]), tuple(jobs[part]), tuple(entries[part])))
+            sections.append(Section(tuple(steps[part]), tuple(jobs[part]), tuple(entries[part])))
             start = index + 1
-    return found
+    return sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Frame:
         return np.array([0, arena, status, *outside], np.int64)[self.bases] + self.offsets
 
     def rows(self, args: Array, status: Array, scratch: Array) -> Array:
-        """The launch table with these launch arguments, which are made absolute."""
+        """Return the launch table with these launch arguments as absolute addresses."""
         self.relocations.apply(args, address(scratch) + self.scratch * self.threads)
         table = self.table.copy()
         table["arguments"] = address(args) + 8 * table["arguments"]

@@ -96,9 +96,9 @@ class ShapedCall:
     arguments: tuple[int, ...]
     count: int
     launch_args: memoryview
-    given: tuple[tuple[int, AddressPatches], ...]
+    inputs: tuple[tuple[int, AddressPatches], ...]
     """For each input its index, and the launch arguments that point into it."""
-    made: tuple[NewResult, ...]
+    new_results: tuple[NewResult, ...]
     copied: tuple[tuple[str, Array, DType], ...]
     """Results in the workspace, or in memory that all runs share."""
     donated: tuple[tuple[str, int], ...]
@@ -115,7 +115,7 @@ class ShapedCall:
     fits: Callable[..., bool] | None = None
     """Whether arrays can take the place of those of the last run; None where their shapes must be looked at."""
     tests: int = 0
-    """How often `fits` was made."""
+    """How many times `fits` was replaced."""
     overwritten: MemorySpans | None = None
     """The memory of donated inputs in the last run, where no other input of it shared any; None for not known."""
     is_plain: bool = field(init=False)
@@ -131,20 +131,20 @@ class ShapedCall:
                 self.status[0] = 0
                 return False
             self.resume(self, stopped, arrays, results)
-        made = dict(results)
+        outputs = dict(results)
         for name, view, dtype in self.copied:
-            made[name] = self.library.wrap(np.array(view, order="C"), dtype)
+            outputs[name] = self.library.wrap(np.array(view, order="C"), dtype)
         for index, view in self.moved:
             self.library.view(arrays[index])[...] = view
         for name, index in self.donated:
-            made[name] = arrays[index]
+            outputs[name] = arrays[index]
         results.clear()
-        results.update({name: made[name] for name in order})
+        results.update({name: outputs[name] for name in order})
         return True
 
 
 Resume: TypeAlias = Callable[[ShapedCall, int, Sequence[Any], Mapping[str, Any]], None]
-"""Given the call, the step that set the error flag, the inputs, and the new arrays of results."""
+"""Takes the call, the step that set the error flag, the inputs, and the new arrays of results."""
 
 
 _EMPTY = HostBuffer(np.empty(0, np.uint8))
@@ -203,7 +203,7 @@ class PreparedCalls:
     def launch(
         self, frames: Frames, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None
     ) -> dict[str, Any] | None:
-        """The same for arrays in the order of the inputs."""
+        """Run with arrays in the order of the inputs."""
         if self.refused == MOST_REFUSED:
             return None
         try:
@@ -213,7 +213,7 @@ class PreparedCalls:
         try:
             call = space.last
             if call is None or sizes or call.fits is None or not call.fits(*arrays):
-                call = self._found(frames, space, arrays, sizes)
+                call = self._shaped(frames, space, arrays, sizes)
                 if call is None:
                     return None
             args, address, before = call.launch_args, self.library.address, call.starts
@@ -223,14 +223,14 @@ class PreparedCalls:
                 return None
             if starts != before:
                 call.starts = []  # an interrupt leaves the arguments between two runs
-                for index, patches in call.given:
+                for index, patches in call.inputs:
                     start = starts[index]
                     if not before or start != before[index]:
                         for at, offset in patches:
                             args[at] = start + offset
                 call.starts = starts
             results: dict[str, Any] = {}
-            for one in call.made:
+            for one in call.new_results:
                 new = results[one.name] = one.empty()
                 start = address(new)
                 for at, offset in one.patches:
@@ -246,14 +246,14 @@ class PreparedCalls:
         self.refused += 1
         return None
 
-    def _found(
+    def _shaped(
         self, frames: Frames, space: RunWorkspace, arrays: Sequence[Any], sizes: Mapping[str, int] | None
     ) -> ShapedCall | None:
         """The call for arrays that differ from those of the run before; None where one cannot be used as it is."""
-        found = self.library.shapes(arrays, self.dtypes)
-        if found is None:
+        by_input = self.library.shapes(arrays, self.dtypes)
+        if by_input is None:
             return None
-        shapes: Shapes = (found, tuple(sorted(sizes.items())) if sizes else _NO_SIZES)
+        shapes: Shapes = (by_input, tuple(sorted(sizes.items())) if sizes else _NO_SIZES)
         call = space.calls.get(shapes)
         if call is None:
             call = self._prepare(frames, space, arrays, shapes)
@@ -283,7 +283,7 @@ class PreparedCalls:
         args = frame.relative_to(space.arena.address, address(status), starts)
         rows = frame.rows(args, status, space.scratch.array)
         patches = {root: _patches(frame, FIRST_OUTSIDE + i) for i, root in enumerate(frame.outside)}
-        made = [
+        results = [
             NewResult(name, self.library.empty(sized[name], outputs[name].dtype), patches.get(root, ()))
             for name, root in self.fresh.items()
         ]
@@ -296,7 +296,7 @@ class PreparedCalls:
             len(rows),
             args.data,
             tuple((i, patches[v]) for i, v in enumerate(self.plan.graph.inputs) if v in patches),
-            tuple(made),
+            tuple(results),
             tuple(
                 (n, memory.view(v), v.dtype)
                 for n, v in outputs.items()

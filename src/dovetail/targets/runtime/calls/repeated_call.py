@@ -36,7 +36,7 @@ class FunctionMaker(Protocol):
     """
 
     def __call__(
-        self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite], /
+        self, weights: Mapping[int, Any], arrays: Sequence[Any], writes: Sequence[AddressWrite], /
     ) -> Callable[..., bool]: ...
 
 
@@ -61,7 +61,7 @@ def repeated(
     fits = like([arrays[index] for index in others])
     # The others are written in every run: to prepared calls they have moved since.
     call.starts = [start if index in weights else 0 for index, start in enumerate(starts)]
-    patches = dict(call.given)
+    patches = dict(call.inputs)
     inputs = placed(
         {index: arrays[index] for index in weights},
         arrays,
@@ -69,8 +69,8 @@ def repeated(
     )
     results = placed(
         {},
-        [one.empty() for one in call.made],
-        [write for index, one in enumerate(call.made) for write in _writes(call, index, one.patches)],
+        [one.empty() for one in call.new_results],
+        [write for index, one in enumerate(call.new_results) for write in _writes(call, index, one.patches)],
     )
     return _function(calls, call, others, fits, inputs, results, otherwise)
 
@@ -84,13 +84,13 @@ def _function(
     results: Callable[..., bool],
     otherwise: RepeatedCall,
 ) -> RepeatedCall:
-    made = range(len(call.made))
+    numbers = range(len(call.new_results))
     # Another run may have given the call other weights, or the workspace other shapes.
     tests = ["space.last is call", "call.starts is starts", f"fits({', '.join(f'arrays[{i}]' for i in others)})"]
-    body = [f"y{number} = empty{number}()" for number in made]
-    body += [f"results({', '.join(f'y{number}' for number in made)})"]
+    body = [f"y{number} = empty{number}()" for number in numbers]
+    body += [f"results({', '.join(f'y{number}' for number in numbers)})"]
     body += [f"if run({', '.join(map(str, call.arguments))}) == {call.count}:"]
-    body += [f"    return ({''.join(f'y{number}, ' for number in made)})", "status[0] = 0"]
+    body += [f"    return ({''.join(f'y{number}, ' for number in numbers)})", "status[0] = 0"]
     lines = ["try:", "    space = spaces.pop()", "except IndexError:", "    return otherwise(arrays)"]
     lines += ["try:", f"    if {' and '.join(tests)} and inputs(*arrays):", *[f"        {line}" for line in body]]
     lines += ["finally:", "    spaces.append(space)", "return otherwise(arrays)"]
@@ -104,7 +104,7 @@ def _function(
         "starts": call.starts,
         "run": call.run,
         "status": call.status,
-        **{f"empty{number}": one.empty for number, one in enumerate(call.made)},
+        **{f"empty{number}": one.empty for number, one in enumerate(call.new_results)},
     }
     source = "\n    ".join(["def repeat(arrays):", *lines])
     exec(compile(source, f"<{calls.plan.graph.name}>", "exec"), scope)

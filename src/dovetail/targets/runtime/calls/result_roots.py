@@ -12,7 +12,7 @@ from dovetail.plan.plan import Plan
 
 def fresh_results(plan: Plan) -> dict[str, Value]:
     """The root of each output that is not donated and has a root in the arena to itself, by name."""
-    found: dict[str, Value] = {}
+    fresh: dict[str, Value] = {}
     roots = Counter(plan.root_of(v) for v in plan.graph.outputs.values())
     donated = {d.output for d in plan.donations}
     for name, value in plan.graph.outputs.items():
@@ -20,20 +20,20 @@ def fresh_results(plan: Plan) -> dict[str, Value]:
         slot = None if name in donated else plan.slots.get(at.root)
         whole = at.offset == 0 and at.root.tensor.bytes == value.tensor.bytes and is_dense(value.tensor, at.strides)
         if slot is not None and slot.pool == "arena" and whole and roots[at.root] == 1:
-            found[name] = at.root
-    return found
+            fresh[name] = at.root
+    return fresh
 
 
 def chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
     """These roots and the chains of roots that they reuse in place; each with the root at the end of its chain."""
     over = {step.value: step.over for step in plan.phase("run") if step.over is not None}
-    found: dict[Value, Value] = {}
+    chained: dict[Value, Value] = {}
     for root in roots:
         at: Value | None = root
         while at is not None:
-            found[at] = root
+            chained[at] = root
             at = over.get(at)
-    return found
+    return chained
 
 
 __all__ = ["chained", "fresh_results"]

@@ -46,15 +46,15 @@ class BoundBody:
 
 def bind_bodies(controls: Iterable[Control], outer: Memory) -> dict[CompiledBody, BoundBody]:
     """Run the bind phases of all bodies, and pack the weights of their kernels."""
-    found: dict[CompiledBody, BoundBody] = {}
+    bound: dict[CompiledBody, BoundBody] = {}
     pending = [(control, outer) for control in controls]
     while pending:
         control, around = pending.pop()
         for body in control.bodies:
             if body is not None:
-                found[body] = _bound(body, around)
-                pending += [(step, found[body].memory) for step in body.steps if isinstance(step, Control)]
-    return found
+                bound[body] = _bound(body, around)
+                pending += [(step, bound[body].memory) for step in body.steps if isinstance(step, Control)]
+    return bound
 
 
 def _bound(body: CompiledBody, outer: Memory) -> BoundBody:
@@ -93,14 +93,14 @@ class ControlLayout:
     def _branch(self, control: Control, outer: Resolve) -> int:
         step = control.step
         record: list[Address] = [outer(step.operands[0]), (STATUS, 0)]
-        wanted = [outer(v) for v in step.results]
+        targets = [outer(v) for v in step.results]
         for body in control.bodies:
             if body is None or not self._fits(body):
                 record += [(ABSOLUTE, -1), (ABSOLUTE, 0)]
                 continue
             rows: list[AddressRow] = []
             reads = [self.whole(body, i, outer, rows) for i in range(len(body.operands))]
-            rows += self.body(body, reads, wanted)
+            rows += self.body(body, reads, targets)
             record += self.table(rows)
         return self.args.add(record)
 
@@ -148,9 +148,9 @@ class ControlLayout:
         """The length of a table, and its address."""
         return [(ABSOLUTE, len(rows)), (ARGUMENTS, 8 * self.args.add([field for row in rows for field in row]))]
 
-    def body(self, body: CompiledBody, reads: Sequence[Address], wanted: Sequence[Address | None]) -> list[AddressRow]:
+    def body(self, body: CompiledBody, reads: Sequence[Address], targets: Sequence[Address | None]) -> list[AddressRow]:
         """The steps of a body with its arguments and results at these addresses."""
-        resolve = self._resolver(body, reads, wanted)
+        resolve = self._resolver(body, reads, targets)
         rows: list[AddressRow] = []
         for step in body.steps:
             if isinstance(step, Control):
@@ -158,17 +158,17 @@ class ControlLayout:
                 rows.append(_row(arguments=(ARGUMENTS, 8 * first), kind=(ABSOLUTE, kind), status=(STATUS, 0)))
             else:
                 rows.append(self.row(step, pointers_of(step.job, resolve)))
-        for value, kernel, target in zip(body.outputs, body.results, wanted, strict=True):
+        for value, kernel, target in zip(body.outputs, body.results, targets, strict=True):
             if kernel is not None and target is not None:
                 rows.append(self.copy(kernel, resolve(value), target))
         return rows
 
-    def _resolver(self, body: CompiledBody, reads: Sequence[Address], wanted: Sequence[Address | None]) -> Resolve:
+    def _resolver(self, body: CompiledBody, reads: Sequence[Address], targets: Sequence[Address | None]) -> Resolve:
         args, plan, bound = self.args, body.plan, self.bound[body]
         arena = args.reserve(args.number(plan.arena_size))
-        given = dict(zip(body.arguments, reads, strict=True))
-        given |= {r: at for r, at in zip(body.made, wanted, strict=True) if r is not None and at is not None}
-        return Resolver(plan, bound.memory, args.number, lambda weights: bound.packed[weights.key], arena, given.get)
+        known = dict(zip(body.arguments, reads, strict=True))
+        known |= {r: at for r, at in zip(body.in_place, targets, strict=True) if r is not None and at is not None}
+        return Resolver(plan, bound.memory, args.number, lambda weights: bound.packed[weights.key], arena, known.get)
 
 
 def _row(**fields: Address) -> AddressRow:
@@ -200,8 +200,8 @@ class _Loop:
     def record(self) -> int:
         """The index of the first word of its record."""
         layout, body = self.layout, self.body
-        wanted: list[Address | None] = []
-        reads = [self._argument(i, wanted) for i in range(len(body.operands))]
+        targets: list[Address | None] = []
+        reads = [self._argument(i, targets) for i in range(len(body.operands))]
         condition_rows: list[AddressRow] = []
         flag: Address = (ABSOLUTE, 0)
         stacked = self.results[self.carries :]
@@ -210,12 +210,12 @@ class _Loop:
             flag = self.outer(last)
             condition = self.control.bodies[0]
             assert condition is not None, "all bodies of a loop are compiled"
-            given = [
+            carries = [
                 layout.whole(condition, i, self.outer, []) if i in condition.known else at for i, at in enumerate(reads)
             ]
-            condition_rows = layout.body(condition, given, [flag])
-        wanted += [self._sliced(v, TensorType(v.dtype, v.shape[1:]).bytes) for v in stacked]
-        trip = [*self.opening, *layout.body(body, reads, wanted)]
+            condition_rows = layout.body(condition, carries, [flag])
+        targets += [self._sliced(v, TensorType(v.dtype, v.shape[1:]).bytes) for v in stacked]
+        trip = [*self.opening, *layout.body(body, reads, targets)]
         tables = [layout.table(rows) for rows in (self.before, condition_rows, trip, self.end)]
         moves = self._moves()
         record = [(ABSOLUTE, self.limit), flag, (STATUS, 0), *(field for table in tables for field in table)]
@@ -223,8 +223,8 @@ class _Loop:
         assert len(record) == len(LOOP_RECORD), "a field for each name"
         return self.args.add(record)
 
-    def _argument(self, index: int, wanted: list[Address | None]) -> Address:
-        """The address of an argument; adds to `wanted` the address of a carry after the trip."""
+    def _argument(self, index: int, targets: list[Address | None]) -> Address:
+        """The address of an argument; adds to `targets` the address of a carry after the trip."""
         layout, body = self.layout, self.body
         match body.roles[index]:
             case "whole":
@@ -234,9 +234,9 @@ class _Loop:
                 at, kernel = self._sliced(body.operands[index], pitch), body.dense[index]
                 return at if kernel is None else layout.copied(kernel, at, body.arguments[index], self.opening)
             case "carry":
-                return self._carry(index, wanted)
+                return self._carry(index, targets)
 
-    def _carry(self, index: int, wanted: list[Address | None]) -> Address:
+    def _carry(self, index: int, targets: list[Address | None]) -> Address:
         """Two buffers alternate: a trip reads what the trip before wrote. A carry that never changes has one."""
         layout, body = self.layout, self.body
         first, kernel = body.operands[index], body.dense[index]
@@ -244,12 +244,12 @@ class _Loop:
         here = self.outer(self.results[index])
         self.before.append(layout.copy(kernel, self.outer(first), here))
         if body.outputs[index] is body.arguments[index]:
-            wanted.append(None)
+            targets.append(None)
             return here
         there = self.args.reserve(self.args.number(first.tensor.bytes))
         read, written = LoopAddress(here, there), LoopAddress(there, here)
         self.moving += [read, written]
-        wanted.append((written, 0))
+        targets.append((written, 0))
         self.end.append(layout.copy(self.control.ends[index], (read, 0), here))
         return read, 0
 
@@ -259,14 +259,14 @@ class _Loop:
         step = self.args.number(pitch)
         if self.value.attrs.get("reverse"):
             start, step = start + (self.limit - 1) * step, -step
-        found = LoopAddress((base, start), (base, start), step)
-        self.moving.append(found)
-        return found, 0
+        address = LoopAddress((base, start), (base, start), step)
+        self.moving.append(address)
+        return address, 0
 
     def _moves(self) -> list[Address]:
-        found: list[Address] = []
+        words: list[Address] = []
         for moving in self.moving:
             (even, start), (odd, begin) = moving.even, moving.odd
             for word, offset in moving.uses:
-                found += [(ARGUMENTS, 8 * word), (even, start + offset), (odd, begin + offset), (ABSOLUTE, moving.step)]
-        return found
+                words += [(ARGUMENTS, 8 * word), (even, start + offset), (odd, begin + offset), (ABSOLUTE, moving.step)]
+        return words

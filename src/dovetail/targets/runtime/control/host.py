@@ -69,9 +69,9 @@ class BoundHostBody:
     def run(self, arguments: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, Array]:
         """The results by name."""
         if self.launch is not None:
-            found = self.launch([arguments[i] for i in self.order], sizes)
-            if found is not None:
-                return found
+            results = self.launch([arguments[i] for i in self.order], sizes)
+            if results is not None:
+                return results
         return self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, sizes)
 
 
@@ -98,8 +98,8 @@ class HostBody:
         return tuple(TensorType(v.dtype, shape) for v, shape in zip(self.body.results, shapes, strict=True))
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
-        found = self.bound.run(arguments, self.sizes)
-        return tuple(found[f"r{i}"] for i in range(len(self.body.results)))
+        results = self.bound.run(arguments, self.sizes)
+        return tuple(results[f"r{i}"] for i in range(len(self.body.results)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _Chunked:
     """The operands that each run knows, with their indices."""
     read: tuple[tuple[int, Value], ...]
     """The results that a step or a view reads, with their indices."""
-    made: tuple[tuple[int, Value], ...]
+    computed: tuple[tuple[int, Value], ...]
     """The results that are outputs, and that nothing else reads."""
     names: tuple[str, ...]
     """The results of the chunk."""
@@ -125,7 +125,7 @@ class LoneLoop:
 
     looped: Callable[[Sequence[Array], Mapping[str, int]], tuple[tuple[Array, ...], int]]
     chunked: _Chunked
-    given: tuple[tuple[int, int], ...]
+    viewed: tuple[tuple[int, int], ...]
     """The operands of the loop that are inputs, by their indices."""
     outputs: tuple[tuple[str, int], ...]
     """The outputs, and the index of the result that each is."""
@@ -133,10 +133,10 @@ class LoneLoop:
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> tuple[dict[str, Array], dict[str, int]]:
         """The outputs by name, and all sizes."""
         operands = list(self.chunked.known)
-        for operand, index in self.given:
+        for operand, index in self.viewed:
             operands[operand] = arrays[index]
-        found, trips = self.looped(operands, sizes)
-        return {n: owned(found[i]) for n, i in self.outputs}, {**sizes, self.chunked.chunk.length: trips}
+        results, trips = self.looped(operands, sizes)
+        return {n: owned(results[i]) for n, i in self.outputs}, {**sizes, self.chunked.chunk.length: trips}
 
 
 class HostControl:
@@ -191,8 +191,8 @@ class HostControl:
         memory.know_size(chunk.length, trips, step)
         for i, result in chunked.read:
             memory.store(result, arrays[i])
-        for i, result in chunked.made:
-            memory.made[result] = arrays[i]
+        for i, result in chunked.computed:
+            memory.computed[result] = arrays[i]
         return True
 
     def _looped(
@@ -201,9 +201,9 @@ class HostControl:
         """The results of a loop, and the number of its trips."""
         chunk = chunked.chunk
 
-        def run(given: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-            found = bound.run(given, sizes)
-            return [found[name] for name in chunked.names]
+        def run(operands: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+            results = bound.run(operands, sizes)
+            return [results[name] for name in chunked.names]
 
         arrays = run_chunks(chunk, operands, sizes, run, self._trips.get(chunk.value))
         trips = self._trips[chunk.value] = arrays[chunk.carries].shape[0]
@@ -217,13 +217,13 @@ class HostControl:
         if value is None or chunked is None or chunked.read:
             return None
         inputs = {v: i for i, v in enumerate(self._outer.graph.inputs)}
-        made = {v: i for i, v in chunked.made}
+        computed = {v: i for i, v in chunked.computed}
         outputs = self._outer.graph.outputs
-        if any(v not in inputs for _, v in chunked.viewed) or any(v not in made for v in outputs.values()):
+        if any(v not in inputs for _, v in chunked.viewed) or any(v not in computed for v in outputs.values()):
             return None
         looped = partial(self._looped, chunked, bodies[value, chunked.chunk])
-        given = tuple((i, inputs[v]) for i, v in chunked.viewed)
-        return LoneLoop(looped, chunked, given, tuple((name, made[v]) for name, v in outputs.items()))
+        viewed = tuple((i, inputs[v]) for i, v in chunked.viewed)
+        return LoneLoop(looped, chunked, viewed, tuple((name, computed[v]) for name, v in outputs.items()))
 
     def _chunked(self, step: Step) -> _Chunked | None:
         chunk = chunk_of(step.value)

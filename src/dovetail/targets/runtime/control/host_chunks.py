@@ -27,7 +27,7 @@ from dovetail.passes.specialize import fresh_symbols
 FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 32, 4, 1024
 """Trips of the first chunk, how much longer the next one is, and the longest: a call takes longer than idle trips."""
 LEAST_CHUNK = 4
-"""Trips of the first chunk, at least, where the last run tells how many to expect."""
+"""Trips of the first chunk, at least, where the last run shows how many to expect."""
 FIRST_BYTES = 64 << 10
 """Stacked outputs of the first chunk, at most: idle trips write zeros."""
 CHUNK_BYTES = 16 << 20
@@ -77,10 +77,10 @@ def chunk_of(value: Value) -> TripChunk | None:
         return (done + ops.cast(holds, dtype=i64), *results)
 
     def chunk(*operands: Value) -> tuple[Value, ...]:
-        given, captures = operands[:carries], operands[carries:]
-        found = tracing.scan(trip, [leaf.scalar(0, i64), *given], captures=captures, length=trips)
-        done, *after = found.carries
-        return (*after, *found.outputs, done, *inline(condition, (*after, *captures)))
+        carried, captures = operands[:carries], operands[carries:]
+        scanned = tracing.scan(trip, [leaf.scalar(0, i64), *carried], captures=captures, length=trips)
+        done, *after = scanned.carries
+        return (*after, *scanned.outputs, done, *inline(condition, (*after, *captures)))
 
     trip_bytes: Size = sum(v.tensor.bytes for v in body.results[carries:])
     stacked = len(body.results) - carries
@@ -111,10 +111,10 @@ def run_chunks(
         length = min(length, longest, bound - total)
         *results, done, holds = run([*carried, *captures], {**sizes, chunk.length: length})
         carried = results[:carries]
-        made = int(done)
+        count = int(done)
         for parts, part in zip(outputs, results[carries:], strict=True):
-            parts.append(part[:made])
-        total += made
+            parts.append(part[:count])
+        total += count
         if not holds or total == most:
             return (*carried, *(p[0] if len(p) == 1 else np.concatenate(p) for p in outputs), holds)
         length *= CHUNK_GROWTH

@@ -26,7 +26,7 @@ from dovetail.targets.runtime.building.attempt import attempt
 MOST_DEPTH = 8
 """Levels of nested bodies, at most; deeper ones run on the host."""
 
-Role: TypeAlias = Literal["carry", "slice", "whole"]
+ArgumentRole: TypeAlias = Literal["carry", "slice", "whole"]
 """What an argument of a body is: carried from the trip before, a slice along the first axis, or a whole operand."""
 
 
@@ -45,13 +45,13 @@ class CompiledBody:
     plan: Plan
     operands: tuple[Value, ...]
     """The outer values that its arguments take."""
-    roles: tuple[Role, ...]
+    roles: tuple[ArgumentRole, ...]
     known: tuple[int, ...]
     """The indices of arguments that are known at bind time."""
     steps: tuple[KernelEntry | Control, ...]
     dense: tuple[KernelEntry | None, ...]
     """For each argument the copy into the dense layout that the body reads; None where it is dense."""
-    made: tuple[Value | None, ...]
+    in_place: tuple[Value | None, ...]
     """For each result the root that is computed directly in the result's memory."""
     results: tuple[KernelEntry | None, ...]
     """For each of the others the copy into the result's memory."""
@@ -100,9 +100,9 @@ class Control:
 
 def body_graph(body: Subgraph, known: Collection[int] = ()) -> Graph:
     """A body as a graph whose inputs are its arguments; those that are known at bind time are its parameters."""
-    given = [(leaf.param if i in known else leaf.input)(f"a{i}", t) for i, t in enumerate(body.arguments)]
-    results = {f"r{i}": v for i, v in enumerate(inline(body, given))}
-    return Graph.of(results, name="body", inputs=[v for v in given if v.op is leaf.INPUT])
+    leaves = [(leaf.param if i in known else leaf.input)(f"a{i}", t) for i, t in enumerate(body.arguments)]
+    results = {f"r{i}": v for i, v in enumerate(inline(body, leaves))}
+    return Graph.of(results, name="body", inputs=[v for v in leaves if v.op is leaf.INPUT])
 
 
 def make_control(step: Step, locations: TensorLocations, select: Select, outer: Plan, depth: int = 0) -> Control | None:
@@ -114,16 +114,18 @@ def make_control(step: Step, locations: TensorLocations, select: Select, outer: 
     if value.op not in (if_, scan_, while_) or depth == MOST_DEPTH or any(fresh_symbols(value)):
         return None
     if value.op is if_:
-        given = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth)
-        branches = (given.compiled(value.attrs["then"]), given.compiled(value.attrs["otherwise"]))
+        compiler = _BodyCompiler(
+            value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth
+        )
+        branches = (compiler.compiled(value.attrs["then"]), compiler.compiled(value.attrs["otherwise"]))
         return None if branches == (None, None) else Control(step, branches)
     count = int(value.attrs["carries"])
     scanned = int(value.attrs["scanned"]) if value.op is scan_ else 0
     numbers = range(len(value.operands))
-    roles: list[Role] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
-    given = _Given(value.operands, tuple(roles), locations, select, outer, depth)
+    roles: list[ArgumentRole] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
+    compiler = _BodyCompiler(value.operands, tuple(roles), locations, select, outer, depth)
     ends = [_copy(v, v.tensor, locations(v).strides, locations.target.tiles) for v in step.results[:count]]
-    bodies = [given.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
+    bodies = [compiler.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
     if None in bodies or None in ends:
         return None
     pitches = [locations(v).strides[0] for v in value.operands[count : count + scanned]]
@@ -135,11 +137,11 @@ def _copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """The operands of a body, and how its kernels are selected."""
+class _BodyCompiler:
+    """Compiles bodies: their operands, and how kernels are selected."""
 
     operands: tuple[Value, ...]
-    roles: tuple[Role, ...]
+    roles: tuple[ArgumentRole, ...]
     locations: TensorLocations
     select: Select
     outer: Plan
@@ -158,25 +160,25 @@ class _Given:
         inputs = plan.graph.inputs
         bound = {r for step in plan.phase("bind") for r in step.results} | {inputs[i] for i in known}
         inner = replace(self.locations, locate=plan.locate, bound=bound, refused={}, costs={})
-        made = made_in_place(plan)
-        steps = [self._step(step, inner, made) for step in plan.phase("run")]
+        in_place = roots_in_place(plan)
+        steps = [self._step(step, inner, in_place) for step in plan.phase("run")]
         dense = [None if i in known else self._dense(i) for i in range(len(inputs))]
         outputs = list(plan.graph.outputs.values())
         results = [
             None if at is not None else _copy(v, v.tensor, plan.locate(v).strides, self.locations.target.tiles)
-            for v, at in zip(outputs, made, strict=True)
+            for v, at in zip(outputs, in_place, strict=True)
         ]
         sizes = [v.dtype.itemsize for v in (*inputs, *outputs)]
         if None in steps or max(sizes, default=1) > 8:
             return None
         kernels = tuple(s for s in steps if s is not None)
-        copies = (tuple(dense), tuple(made), tuple(results))
+        copies = (tuple(dense), tuple(in_place), tuple(results))
         return CompiledBody(plan, self.operands, self.roles, tuple(known), kernels, *copies)
 
     def _step(
-        self, step: Step, locations: TensorLocations, made: Sequence[Value | None]
+        self, step: Step, locations: TensorLocations, in_place: Sequence[Value | None]
     ) -> KernelEntry | Control | None:
-        if step.overs and any(r in made for r in step.results):
+        if step.overs and any(r in in_place for r in step.results):
             # It is computed in the result's memory, so not in place.
             step = replace(step, overs=())
         job = attempt(self.select, step, locations)
@@ -198,16 +200,16 @@ class _Given:
         return _copy(operand, type, strides[skipped:], self.locations.target.tiles)
 
 
-def made_in_place(plan: Plan) -> list[Value | None]:
+def roots_in_place(plan: Plan) -> list[Value | None]:
     """For each result of a body the root that can be computed in the result's memory; None where it is copied.
 
     A root that is several results is computed in the memory of the first.
     """
-    found: list[Value | None] = []
+    roots: list[Value | None] = []
     for value in plan.graph.outputs.values():
         at = plan.locate(value)
         slot = plan.slots.get(at.root)
         whole = at.offset == 0 and at.root.tensor.bytes == value.tensor.bytes and is_dense(value.tensor, at.strides)
-        own = slot is not None and slot.pool == "arena" and whole and at.root not in found
-        found.append(at.root if own else None)
-    return found
+        own = slot is not None and slot.pool == "arena" and whole and at.root not in roots
+        roots.append(at.root if own else None)
+    return roots

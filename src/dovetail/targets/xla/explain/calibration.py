@@ -32,7 +32,7 @@ TURNS = 5
 """Collectives of the longer program; one with a single collective is taken off, with what a call costs."""
 ROUNDS = 7
 Program = Callable[[str, str, int, int], Callable[[], object]]
-"""By kind, axis, bytes and turns, a program to call."""
+"""Compiles a program by kind, axis, bytes and iterations."""
 CLOCK: Callable[[], float] = time.perf_counter
 
 
@@ -74,7 +74,7 @@ class MeshCalibration:
 class MeshAttempt:
     """A calibration, or why there is none."""
 
-    made: MeshCalibration | None
+    calibration: MeshCalibration | None
     refused: str = ""
 
 
@@ -103,17 +103,17 @@ def _dot(a: Sequence[float], b: Sequence[float]) -> float:
 def measured(axes: Mapping[str, int], program: Program) -> dict[str, Fitted | None]:
     """A fit for each axis of a mesh that has several devices."""
     split = {axis: count for axis, count in axes.items() if count > 1}
-    found: dict[str, Fitted | None] = {}
-    with phase("calibrate", still=True) as told:
+    fits: dict[str, Fitted | None] = {}
+    with phase("calibrate", still=True) as progress:
         for number, (axis, count) in enumerate(split.items(), 1):
-            told.at(number, len(split))
+            progress.at(number, len(split))
             timed = [_timed(kind, axis, size, program) for kind in KINDS for size in SIZES]
-            found[axis] = fit([one for one in timed if one.seconds > 0], count)
-    return found
+            fits[axis] = fit([one for one in timed if one.seconds > 0], count)
+    return fits
 
 
 def _timed(kind: str, axis: str, bytes: int, program: Program) -> TimedCollective:
-    """The best of several rounds, of programs that take turns."""
+    """Return the best time of each program; programs run alternately, several times."""
     programs = [program(kind, axis, bytes, turns) for turns in (1, TURNS)]
     for one in programs:
         one()  # the first call is slower
@@ -136,24 +136,24 @@ def calibrate(mesh: Mapping[str, int], settings: Settings) -> MeshAttempt:
     def program(kind: str, axis: str, bytes: int, turns: int) -> rings.RingStep:
         return rings.program(placement, kind, axis, bytes, turns)
 
-    found = measured(mesh, program)
-    wrong = [axis for axis, fitted in found.items() if fitted is None]
-    if wrong or not found:
+    measured_fits = measured(mesh, program)
+    wrong = [axis for axis, fitted in measured_fits.items() if fitted is None]
+    if wrong or not measured_fits:
         said = f"times over {', '.join(wrong)} do not grow with the bytes" if wrong else "no axis has several devices"
         return MeshAttempt(None, said)
-    fits = {axis: fitted for axis, fitted in found.items() if fitted is not None}
-    made = MeshCalibration(dict(mesh), devices, time.strftime("%Y-%m-%d %H:%M"), fits)
+    fits = {axis: fitted for axis, fitted in measured_fits.items() if fitted is not None}
+    calibration = MeshCalibration(dict(mesh), devices, time.strftime("%Y-%m-%d %H:%M"), fits)
     if settings.cache == OFF:
-        return MeshAttempt(made, "the cache is switched off")
+        return MeshAttempt(calibration, "the cache is switched off")
     try:
         folder = Folder(folder_of(settings))
-        folder.write(_name(mesh), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
+        folder.write(_name(mesh), [json.dumps({"version": VERSION, **asdict(calibration)}, indent=2).encode()])
         folder.close()
     except (Unsafe, OSError):
         pass  # a calibration that cannot be stored is measured again
     finally:
         _stored.cache_clear()
-    return MeshAttempt(made)
+    return MeshAttempt(calibration)
 
 
 def stored(mesh: Mapping[str, int], settings: Settings) -> MeshCalibration | None:
@@ -165,8 +165,8 @@ def links_of(mesh: Mapping[str, int]) -> Links:
     """The measured links of a mesh, or ordinary ones; it measures nothing."""
     if os.environ.get(MACHINE) == BUILT_IN:
         return Links()
-    found = stored(mesh, settings_of({}, os.environ))
-    return Links() if found is None else found.links
+    calibration = stored(mesh, settings_of({}, os.environ))
+    return Links() if calibration is None else calibration.links
 
 
 @cache
@@ -192,24 +192,24 @@ def _name(mesh: Mapping[str, int]) -> str:
 def _parsed(text: bytes, mesh: Mapping[str, int]) -> MeshCalibration | None:
     """The calibration in a file; None for other content."""
     try:
-        given = json.loads(text)
-        if given["version"] != VERSION or given["mesh"] != mesh:
+        content = json.loads(text)
+        if content["version"] != VERSION or content["mesh"] != mesh:
             return None
-        listed = cast("dict[str, Any]", given["axes"])
+        listed = cast("dict[str, Any]", content["axes"])
         axes = {axis: _parsed_fit(one) for axis, one in listed.items() if axis in mesh}
-        return MeshCalibration(mesh, str(given["devices"])[:64], str(given["date"])[:32], axes)
+        return MeshCalibration(mesh, str(content["devices"])[:64], str(content["date"])[:32], axes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _parsed_fit(given: Any) -> Fitted:
+def _parsed_fit(content: Any) -> Fitted:
     start, rate, misfit = (
-        float(given["link"]["start_seconds"]),
-        float(given["link"]["bytes_per_second"]),
-        float(given["misfit"]),
+        float(content["link"]["start_seconds"]),
+        float(content["link"]["bytes_per_second"]),
+        float(content["misfit"]),
     )
     if not (start >= 0 and rate > 0 and misfit >= 0 and math.isfinite(start + rate + misfit)):
-        raise ValueError(given)
+        raise ValueError(content)
     return Fitted(Link(start, rate), misfit)
 
 

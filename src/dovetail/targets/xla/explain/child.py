@@ -40,11 +40,11 @@ class Child:
 
     def collectives(self, module: str, mesh: Mapping[str, int]) -> dict[str, Any]:
         """The collectives of a module and the operations of a device; a child that fails is of no further use."""
-        given, taken = self.process.stdin, self.process.stdout
-        assert given is not None and taken is not None, "both are pipes"
+        sent, taken = self.process.stdin, self.process.stdout
+        assert sent is not None and taken is not None, "both are pipes"
         try:
-            given.write(json.dumps({"module": module, "mesh": dict(mesh)}) + "\n")
-            given.flush()
+            sent.write(json.dumps({"module": module, "mesh": dict(mesh)}) + "\n")
+            sent.flush()
         except BrokenPipeError:
             raise self._failed() from None
         with selectors.DefaultSelector() as ready:

@@ -52,8 +52,8 @@ class Links:
 
     def of(self, axes: tuple[str, ...]) -> Link:
         """The slowest of several axes."""
-        found = [self.by_axis.get(axis, Link()) for axis in axes] or [Link()]
-        return Link(max(f.start_seconds for f in found), min(f.bytes_per_second for f in found))
+        links = [self.by_axis.get(axis, Link()) for axis in axes] or [Link()]
+        return Link(max(f.start_seconds for f in links), min(f.bytes_per_second for f in links))
 
 
 def _rate(link: Link) -> str:
@@ -106,25 +106,25 @@ def repeated(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=[./]|$)", "*", name)
 
 
-def read(found: Mapping[str, Any], names: list[str], placement: Placement) -> Collective:
-    """A collective as Shardy's child tells it; `names` are those of the arguments."""
+def read(described: Mapping[str, Any], names: list[str], placement: Placement) -> Collective:
+    """Read a collective from Shardy's child; `names` are those of the arguments."""
     sizes = placement.sizes
-    axes = tuple(str(a) for a in found["axes"])
-    shape, dtype = _tensor(found["type"])
-    split = math.prod(sizes[a] for a in found["split"])
-    kind = WORDS[found["kind"]]
-    why, origins = _reason(kind, axes, found, names, placement)
-    if found["repeats"]:
+    axes = tuple(str(a) for a in described["axes"])
+    shape, dtype = _tensor(described["type"])
+    split = math.prod(sizes[a] for a in described["split"])
+    kind = WORDS[described["kind"]]
+    why, origins = _reason(kind, axes, described, names, placement)
+    if described["repeats"]:
         why += "; once in every trip of a loop, and one trip is counted"
     return Collective(
         kind=kind,
         axes=axes,
-        devices=found["devices"] or math.prod(sizes[a] for a in axes),
+        devices=described["devices"] or math.prod(sizes[a] for a in axes),
         shape=shape,
         dtype=dtype,
         bytes=math.prod(shape) * _BYTES.get(dtype, 4) // max(split, 1),
         # What happens to an argument is put where it is read.
-        place=_place(found["place"] or next((r["place"] for r in found["readers"]), "")),
+        place=_place(described["place"] or next((r["place"] for r in described["readers"]), "")),
         why=why,
         origins=tuple(dict.fromkeys(origins)),
     )
@@ -141,7 +141,7 @@ def _place(scopes: str) -> str:
 
 
 def _reason(
-    kind: str, axes: tuple[str, ...], found: Mapping[str, Any], names: list[str], placement: Placement
+    kind: str, axes: tuple[str, ...], described: Mapping[str, Any], names: list[str], placement: Placement
 ) -> tuple[str, list[str]]:
     def from_(origins: Mapping[str, Any]) -> list[str]:
         # A permutation takes a split from one axis of the mesh to another.
@@ -154,20 +154,20 @@ def _reason(
 
     over = "+".join(axes)
     if kind == "all-reduce":
-        origins = [name for part in found["summed"] for name in from_(part)]
+        origins = [name for part in described["summed"] for name in from_(part)]
         since = " and ".join(dict.fromkeys(map(said, origins))) or "an operand is split there"
-        return f"{found['maker'] or 'it'} sums over an axis that is split over {over}, since {since}", origins
-    origins = from_(found["origins"])
+        return f"{described['maker'] or 'it'} sums over an axis that is split over {over}, since {since}", origins
+    origins = from_(described["origins"])
     come = f"it comes split over {over}, since {' and '.join(dict.fromkeys(map(said, origins)))}"
     unknown = "it is whole on every device" if kind == FREE else f"it comes split over {over}"
     first = come if origins else unknown
-    if not found["readers"]:
+    if not described["readers"]:
         return f"{first}, and it is a result", origins
-    reader = found["readers"][0]
-    wanted = [name for part in reader["origins"] for name in from_(part) if name not in origins]
-    along = " and ".join(dict.fromkeys(map(said, wanted)))
-    how = f"split over {over}, since {along}" if wanted else "whole"
-    return f"{first}, and {reader['op']} at {repeated(_place(reader['place']))} reads it {how}", [*origins, *wanted]
+    reader = described["readers"][0]
+    others = [name for part in reader["origins"] for name in from_(part) if name not in origins]
+    along = " and ".join(dict.fromkeys(map(said, others)))
+    how = f"split over {over}, since {along}" if others else "whole"
+    return f"{first}, and {reader['op']} at {repeated(_place(reader['place']))} reads it {how}", [*origins, *others]
 
 
 __all__ = ["FREE", "KINDS", "Collective", "Link", "Links", "read", "repeated", "ring"]

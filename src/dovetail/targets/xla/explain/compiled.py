@@ -42,11 +42,11 @@ def read_text(text: str, placement: Placement) -> Iterator[Collective]:
 
 
 def _collective(one: Instruction, kind: str, placement: Placement) -> Collective:
-    found = tensors(one.result)
+    types = tensors(one.result)
     if one.opcode != kind and kind != "all-reduce":
-        found = found[len(found) // 2 :][:1]  # operands come first, and a context may follow
-    sizes = [math.prod(shape) * width(dtype) for dtype, shape in found]
-    dtype, shape = found[sizes.index(max(sizes))] if found else ("", ())
+        types = types[len(types) // 2 :][:1]  # operands come first, and a context may follow
+    sizes = [math.prod(shape) * width(dtype) for dtype, shape in types]
+    dtype, shape = types[sizes.index(max(sizes))] if types else ("", ())
     groups = _groups(one.line)
     axes = _axes(groups, one.line, placement)
     place = "/".join(one.scopes[:2]) or "the program"
@@ -55,11 +55,11 @@ def _collective(one: Instruction, kind: str, placement: Placement) -> Collective
 
 
 def _groups(line: str) -> DeviceGroups:
-    """The devices that take part together. XLA spells them in several ways."""
+    """The devices that take part together. XLA has several spellings of them."""
     listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}", line)
     if listed is not None:
-        found = re.findall(r"\{([\d,]+)\}", listed[1])
-        return frozenset(frozenset(map(int, group.split(","))) for group in found)
+        groups = re.findall(r"\{([\d,]+)\}", listed[1])
+        return frozenset(frozenset(map(int, group.split(","))) for group in groups)
     counted = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
     if counted is None:
         return frozenset()

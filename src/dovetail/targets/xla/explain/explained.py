@@ -62,9 +62,9 @@ class Explained:
         self.unexplained = ""
         """Why there are no reasons: the collectives are then those of the compiled program."""
         try:
-            found = child.collectives(module_of(graph, placement), placement.sizes)
-            self.all = tuple(read(one, self.names, placement) for one in found["collectives"])
-            self.flops = float(found["flops"])
+            answer = child.collectives(module_of(graph, placement), placement.sizes)
+            self.all = tuple(read(one, self.names, placement) for one in answer["collectives"])
+            self.flops = float(answer["flops"])
         except child.ShardyError as error:
             self.unexplained = str(error).splitlines()[0]
             self.all = self._compiled(error)
@@ -109,14 +109,14 @@ class Explained:
 
     def groups(self) -> list[tuple[Collective, int]]:
         """Collectives that are alike in all layers, and how many there are; the dearest first."""
-        found: dict[Collective, list[Collective]] = defaultdict(list)
+        groups: dict[Collective, list[Collective]] = defaultdict(list)
         for one in self.collectives:
-            found[replace(one, place=repeated(one.place), origins=tuple(map(repeated, one.origins)))].append(one)
-        return sorted(((c, len(all)) for c, all in found.items()), key=lambda g: -g[0].seconds(self.links) * g[1])
+            groups[replace(one, place=repeated(one.place), origins=tuple(map(repeated, one.origins)))].append(one)
+        return sorted(((c, len(all)) for c, all in groups.items()), key=lambda g: -g[0].seconds(self.links) * g[1])
 
     @cached_property
     def remedies(self) -> list[Remedy]:
-        """Changes of one rule each that gain, found by trial; the best first."""
+        """Return changes of one rule each that save time, by trial; the best first."""
         placed = {repeated(name): self.placement.rule(name) for c in self.collectives for name in c.origins}
         tried = [
             self._tried(pattern, words, rule)
@@ -124,15 +124,15 @@ class Explained:
             if rule is not None
             for words in self._others(pattern, rule)
         ]
-        found = [r for r in tried if r is not None and r.seconds > WORTH * self.seconds]
+        remedies = [r for r in tried if r is not None and r.seconds > WORTH * self.seconds]
         # Of changes to one placement that gain alike, the one that takes least memory.
         best: dict[str, Remedy] = {}
-        for remedy in sorted(found, key=lambda r: (-round(r.seconds / self.seconds, 2), r.weights)):
+        for remedy in sorted(remedies, key=lambda r: (-round(r.seconds / self.seconds, 2), r.weights)):
             best.setdefault(remedy.pattern, remedy)
         return list(best.values())[:MOST_HINTS]
 
     def _others(self, pattern: str, rule: Rule) -> Iterator[str]:
-        """The other ways to place tensors over the same mesh axes: whole, or split along one of their axes."""
+        """Return the other placements of tensors over the same mesh axes: whole, or split along one of their axes."""
         leaves = [v for v in (*self.graph.parameters, *self.graph.inputs) if repeated(str(v.attrs["name"])) == pattern]
         axes = [a for over in rule.axes for a in over]
         parts = math.prod(self.placement.sizes[a] for a in axes)
@@ -227,7 +227,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def shortfalls(explained: Explained, required: Sequence[str]) -> list[str]:
-    """What is not as gates want it: `all-reduce=2/layer`, `all-gather=0`; a kind that is not named may be there."""
+    """Return the gates that fail: `all-reduce=2/layer`, `all-gather=0`; a kind that is not named may be there."""
     layers = len({layer for layer in map(_layer, explained.names) if layer is not None}) or 1
     said: list[str] = []
     for text in required:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.targets.xla.package import jax, jnp, lax
 from dovetail.targets.xla.placement import Placement
-from dovetail.targets.xla.run import device_mesh, told
+from dovetail.targets.xla.run import device_errors, device_mesh
 
 RingStep = Callable[[], object]
 """Runs a compiled program and waits for it."""
@@ -15,8 +15,8 @@ RingStep = Callable[[], object]
 
 def devices_of(placement: Placement) -> str:
     """The devices of a mesh, in words."""
-    found = list(device_mesh(placement).devices.flat)
-    return f"{len(found)} × {found[0].device_kind}"
+    devices = list(device_mesh(placement).devices.flat)
+    return f"{len(devices)} × {devices[0].device_kind}"
 
 
 def compiled(placement: Placement, kind: str, axis: str, bytes: int, turns: int) -> tuple[Any, Any]:
@@ -36,16 +36,16 @@ def compiled(placement: Placement, kind: str, axis: str, bytes: int, turns: int)
             x = collective(x * own) * own
         return x
 
-    with told():
-        given = jax.device_put(jnp.zeros(local * count, jnp.float32), jax.sharding.NamedSharding(mesh, spec))
+    with device_errors():
+        array = jax.device_put(jnp.zeros(local * count, jnp.float32), jax.sharding.NamedSharding(mesh, spec))
         function = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
-        return function.lower(given).compile(), given
+        return function.lower(array).compile(), array
 
 
 def program(placement: Placement, kind: str, axis: str, bytes: int, turns: int) -> RingStep:
-    """The same as something to call."""
-    made, given = compiled(placement, kind, axis, bytes, turns)
-    return lambda: jax.block_until_ready(made(given))
+    """Return the compiled collective as a callable."""
+    function, array = compiled(placement, kind, axis, bytes, turns)
+    return lambda: jax.block_until_ready(function(array))
 
 
 __all__ = ["RingStep", "compiled", "devices_of", "program"]

@@ -48,10 +48,10 @@ class Walk:
 
     def _ops(self, module: Any) -> list[Any]:
         """The ops of all functions, also those in the bodies of loops and branches."""
-        found = [op for f in module.body.operations if f.operation.name == "func.func" for op in _within(f)]
-        calls = [op.operation for op in found if op.operation.name == "func.call"]
+        ops = [op for f in module.body.operations if f.operation.name == "func.func" for op in _within(f)]
+        calls = [op.operation for op in ops if op.operation.name == "func.call"]
         self.calls = {str(call.attributes["callee"]).strip('@"'): call for call in calls}
-        return found
+        return ops
 
     def collectives(self, module: Any) -> Iterator[dict[str, Any]]:
         for op in self._ops(module):
@@ -87,7 +87,7 @@ class Walk:
         source = op.operands[0]
         readers = self._readers(op)
         owner = source.owner
-        made_here = not isinstance(owner, self.ir.Block)
+        is_result = not isinstance(owner, self.ir.Block)
         return {
             "kind": kind,
             "axes": [a for a in self.mesh if f'"{a}"' in head] or self._moved(source, spec[1] if spec else ""),
@@ -96,18 +96,18 @@ class Walk:
             "split": [a for a in self.mesh if spec and f'"{a}"' in spec[1]],
             "place": self._place(op),
             "origins": self._origins(source),
-            "maker": owner.name.split(".")[-1] if made_here else "",
-            "summed": [self._origins(v) for v in owner.operands] if made_here and kind == "all_reduce" else [],
+            "maker": owner.name.split(".")[-1] if is_result else "",
+            "summed": [self._origins(v) for v in owner.operands] if is_result and kind == "all_reduce" else [],
             "repeats": self._repeats(op),
             "readers": [self._reader(reader, source) for reader in readers[:1]],
         }
 
     def _readers(self, op: Any) -> list[Any]:
         """The ops that read a result, collectives in between left out."""
-        found = [use.owner for use in op.results[0].uses]
-        while found and found[0].name.startswith("sdy.") and len(found[0].results):
-            found = [use.owner for use in found[0].results[0].uses]
-        return found
+        readers = [use.owner for use in op.results[0].uses]
+        while readers and readers[0].name.startswith("sdy.") and len(readers[0].results):
+            readers = [use.owner for use in readers[0].results[0].uses]
+        return readers
 
     def _moved(self, source: Any, after: str) -> list[str]:
         """The mesh axes that split another axis of a tensor than before; a permutation names none itself."""
@@ -121,8 +121,8 @@ class Walk:
         owner = value.owner
         if isinstance(owner, self.ir.Block):
             if owner.owner.operation.name != "func.func":
-                given = self._given(value)
-                return self._sharding(given) if given is not None else ""
+                operand = self._operand_of(value)
+                return self._sharding(operand) if operand is not None else ""
             attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[self._argument(value)]
             return str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
         for name in ("sdy.sharding", "out_sharding"):
@@ -131,11 +131,11 @@ class Walk:
         return ""
 
     def _argument(self, value: Any) -> int:
-        """The number of an argument; values of JAX 0.8 must be told that they are one."""
+        """The number of an argument; values of JAX 0.8 must be cast to one."""
         return self.ir.BlockArgument(value).arg_number
 
-    def _given(self, value: Any) -> Any:
-        """What an argument of a body or of a called function is given; None for one of the program itself."""
+    def _operand_of(self, value: Any) -> Any:
+        """Return the operand that is passed for an argument of a body or a function; None for one of the program."""
         of = value.owner.owner.operation
         if of.name == "func.func":
             of = self.calls.get(str(of.attributes["sym_name"]).strip('"'))
@@ -149,9 +149,9 @@ class Walk:
 
     def _place(self, op: Any) -> str:
         """The scopes that the lowering wrote, after the name of the function; a body has those of its loop."""
-        found = re.findall(r'loc\("jit\([^"]*?/([^"]*)"', str(op.location))
-        if found:
-            return found[-1]
+        places = re.findall(r'loc\("jit\([^"]*?/([^"]*)"', str(op.location))
+        if places:
+            return places[-1]
         around = self._around(op)
         return "" if around is None else self._place(around)
 
@@ -171,35 +171,35 @@ class Walk:
     def _origins(self, value: Any) -> dict[str, int | str]:
         """By mesh axis, the argument whose placement a split comes from."""
         split = [a for a in self.mesh if f'"{a}"' in self._sharding(value)]
-        found: dict[str, int | str] = {}
+        origins: dict[str, int | str] = {}
         pending, seen = [value], 0
         # Shardy does not write the origins of all values: what is missing is that of an operand.
-        while pending and seen < MOST_SEARCHED and (seen == 0 or any(a not in found for a in split)):
+        while pending and seen < MOST_SEARCHED and (seen == 0 or any(a not in origins for a in split)):
             one = pending.pop(0)
             seen += 1
             if isinstance(one.owner, self.ir.Block):
-                given = self._given(one)
-                if given is not None:
-                    pending.append(given)
+                operand = self._operand_of(one)
+                if operand is not None:
+                    pending.append(operand)
                     continue
                 said = self._sharding(one)
-                found = {a: self._argument(one) for a in self.mesh if f'"{a}"' in said} | found
+                origins = {a: self._argument(one) for a in self.mesh if f'"{a}"' in said} | origins
             else:
-                found = self._resolved(one.owner) | found
+                origins = self._resolved(one.owner) | origins
                 pending.extend(one.owner.operands)
-        return found
+        return origins
 
     def _resolved(self, owner: Any) -> dict[str, int | str]:
         """The origins of an op; those in a called function are counted from its own arguments."""
-        found = self._written_origins(owner)
+        origins = self._written_origins(owner)
         home = _function_of(owner)
         if str(home.attributes["sym_name"]) == '"main"':
-            return found
+            return origins
         inside: dict[str, int | str] = {}
-        for axis, origin in found.items():
+        for axis, origin in origins.items():
             argument = home.regions[0].blocks[0].arguments[origin] if isinstance(origin, int) else None
-            given = None if argument is None else self._given(argument)
-            outside = {} if given is None else self._origins(given)
+            operand = None if argument is None else self._operand_of(argument)
+            outside = {} if operand is None else self._origins(operand)
             if axis in outside:
                 inside[axis] = outside[axis]
         return inside
@@ -209,11 +209,11 @@ class Walk:
         if "sdy.sharding_origins" not in owner.attributes:
             return {}
         listed = self.ir.ArrayAttr(owner.attributes["sdy.sharding_origins"])
-        found: dict[str, int | str] = {}
+        origins: dict[str, int | str] = {}
         for axis, origin in re.findall(_ORIGIN, str(listed[0]) if len(listed) else ""):
             number = re.match(r"input: (\d+)", origin)
-            found[axis] = int(number[1]) if number else origin
-        return found
+            origins[axis] = int(number[1]) if number else origin
+        return origins
 
 
 def _within(op: Any) -> Iterator[Any]:
@@ -232,10 +232,10 @@ def _function_of(op: Any) -> Any:
 
 
 def _product(numbers: Any) -> int:
-    found = 1
+    product = 1
     for number in numbers:
-        found *= number
-    return found
+        product *= number
+    return product
 
 
 def _count(type: str, axes: Sequence[int] | None = None) -> int:
@@ -262,8 +262,8 @@ def main() -> None:
             module = ir.Module.parse(asked["module"], context)
             passmanager.PassManager.parse(pipeline(passmanager)).run(module.operation)
             walk = Walk(ir, list(asked["mesh"]))
-            found = {"collectives": list(walk.collectives(module)), "flops": walk.flops(module, asked["mesh"])}
-        print(json.dumps(found), flush=True)
+            answer = {"collectives": list(walk.collectives(module)), "flops": walk.flops(module, asked["mesh"])}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

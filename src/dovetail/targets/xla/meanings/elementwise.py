@@ -74,13 +74,13 @@ def _power(x: Any, y: Any) -> Any:
 
 def maximum(x: Any, y: Any) -> Any:
     """The larger; 0.0 is larger than -0.0, which XLA leaves open."""
-    found = jnp.maximum(x, y)
-    return jnp.where((x == 0) & (y == 0), x + y, found) if is_float(found) else found
+    larger = jnp.maximum(x, y)
+    return jnp.where((x == 0) & (y == 0), x + y, larger) if is_float(larger) else larger
 
 
 def _minimum(x: Any, y: Any) -> Any:
-    found = jnp.minimum(x, y)
-    return jnp.where((x == 0) & (y == 0), -(-x + -y), found) if is_float(found) else found
+    smaller = jnp.minimum(x, y)
+    return jnp.where((x == 0) & (y == 0), -(-x + -y), smaller) if is_float(smaller) else smaller
 
 
 def _shifted(x: Any, y: Any, shift: Meaning, beyond: Any) -> Any:
@@ -110,16 +110,16 @@ def whole(x: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _cast(x: Any, *, dtype: DType) -> Any:
-    wanted = dtype.numpy
-    if x.dtype == wanted:
+    target = dtype.numpy
+    if x.dtype == target:
         return x
     if dtype is bool_:
         return x != 0
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and dtype.kind != "complex":
         x = x.real
     if dtype.is_integer and is_float(x):
-        return whole(x, wanted)
-    return _eight_bits(x, dtype) if dtype in EIGHT_BIT_FLOATS else lax.convert_element_type(x, wanted)
+        return whole(x, target)
+    return _eight_bits(x, dtype) if dtype in EIGHT_BIT_FLOATS else lax.convert_element_type(x, target)
 
 
 def _eight_bits(x: Any, dtype: DType) -> Any:

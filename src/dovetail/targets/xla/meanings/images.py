@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ import numpy as np
 from dovetail.ir.dtype import DType
 from dovetail.ops.detection import sampled
 from dovetail.ops.resize import axis_samples
-from dovetail.targets.xla.meanings.elementwise import in_wide, whole
+from dovetail.targets.xla.meanings.elementwise import Meaning, in_wide, whole
 from dovetail.targets.xla.package import jnp
-
-Meaning = Callable[..., Any]
 
 
 def _resize(x: Any, *, axes: tuple[int, ...], extrapolation: float, **options: Any) -> Any:

@@ -5,15 +5,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dovetail.targets.xla.meanings.elementwise import in_wide
+from dovetail.targets.xla.meanings.elementwise import Meaning, in_wide
 from dovetail.targets.xla.package import jnp
-
-Meaning = Callable[..., Any]
 
 
 def _outside(indices: Any, size: Any) -> Any:
@@ -76,7 +73,7 @@ def _written(x: Any, places: tuple[Any, ...], updates: Any, reduction: str) -> A
         return x
     if reduction != "none":
         return getattr(x.at[places], reduction if reduction != "mul" else "multiply")(updates)
-    # XLA writes equal places in any order. The last update of each place is found first, and then alone is written.
+    # XLA writes equal places in any order. So only the last update of each place is written.
     shape = np.broadcast_shapes(*(p.shape for p in places))
     numbers = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     sizes = x.shape[: len(places)]

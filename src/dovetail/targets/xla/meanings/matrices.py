@@ -4,32 +4,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from dovetail.targets.xla.meanings.elementwise import Meaning
 from dovetail.targets.xla.package import jnp, lax
-
-Meaning = Callable[..., Any]
 
 
 def _wide(function: Meaning) -> Meaning:
     """A function of matrices that is computed in f64; floats of its results are rounded to the type of the first."""
 
     def meaning(x: Any, *others: Any, **attrs: Any) -> Any:
-        found = function(*(v.astype(jnp.float64) for v in (x, *others)), **attrs)
+        results = function(*(v.astype(jnp.float64) for v in (x, *others)), **attrs)
         several = tuple(
             r.astype(x.dtype) if jnp.issubdtype(r.dtype, jnp.floating) else r
-            for r in (found if isinstance(found, tuple) else (found,))
+            for r in (results if isinstance(results, tuple) else (results,))
         )
-        return several if isinstance(found, tuple) else several[0]
+        return several if isinstance(results, tuple) else several[0]
 
     return meaning
 
 
 def _solve(a: Any, b: Any) -> Any:
-    found = jnp.linalg.solve(a, b)
-    bad = ~jnp.isfinite(found).all(axis=(-2, -1), keepdims=True)
-    return jnp.where(bad, jnp.nan, found)
+    solution = jnp.linalg.solve(a, b)
+    bad = ~jnp.isfinite(solution).all(axis=(-2, -1), keepdims=True)
+    return jnp.where(bad, jnp.nan, solution)
 
 
 def _lu(x: Any, *, pivot: bool) -> Any:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -14,10 +13,9 @@ import numpy as np
 from dovetail.ops.pooling import Slide
 from dovetail.ops.special import lowest
 from dovetail.ops.window import tapped, taps
-from dovetail.targets.xla.meanings.elementwise import in_wide, is_float
+from dovetail.targets.xla.meanings.elementwise import Meaning, in_wide, is_float
 from dovetail.targets.xla.package import jnp, lax
 
-Meaning = Callable[..., Any]
 EXACT = "highest"
 
 

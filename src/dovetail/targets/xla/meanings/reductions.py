@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.ops.special import highest, lowest
-from dovetail.targets.xla.meanings.elementwise import in_wide
+from dovetail.targets.xla.meanings.elementwise import Meaning, in_wide
 from dovetail.targets.xla.package import jnp, lax
-
-Meaning = Callable[..., Any]
 
 
 def _reduced(function: Meaning) -> Meaning:
@@ -61,14 +59,14 @@ def order(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _sort(x: Any, *, axis: int, descending: bool) -> tuple[Any, Any]:
-    found = order(x, axis, descending)
-    return jnp.take_along_axis(x, found, axis), found
+    indices = order(x, axis, descending)
+    return jnp.take_along_axis(x, indices, axis), indices
 
 
 def _top_k(x: Any, *, k: int, axis: int, largest: bool, in_order: bool) -> tuple[Any, Any]:
-    found = lax.slice_in_dim(order(x, axis, largest), 0, k, axis=axis + x.ndim)
-    found = found if in_order else jnp.sort(found, axis)
-    return jnp.take_along_axis(x, found, axis), found
+    indices = lax.slice_in_dim(order(x, axis, largest), 0, k, axis=axis + x.ndim)
+    indices = indices if in_order else jnp.sort(indices, axis)
+    return jnp.take_along_axis(x, indices, axis), indices
 
 
 MEANINGS: dict[str, Meaning] = {

@@ -1,4 +1,4 @@
-"""Primitives that move elements and compute nothing, and tensors made from sizes."""
+"""Primitives that move elements and compute nothing, and tensors computed from sizes."""
 # pyright: basic, reportPrivateUsage=true
 # Arrays of JAX have no types here.
 

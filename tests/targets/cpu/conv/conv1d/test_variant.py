@@ -73,6 +73,7 @@ def test_bias_and_activation(act: Activation, bias: bool) -> None:
     check(convolved(2, 20, 9, 24, 3, bias=bias, act=act, padding=(1, 1)), {"x": normal(2, 20, 9)})
 
 
+@pytest.mark.slow
 def test_channels_that_lie_side_by_side_serve_few_filters() -> None:
     x = ops.permute(input("x", f32["n", "t", 40]), order=(-1, -2))
     for filters in (1, 3, 40):
@@ -97,6 +98,7 @@ def test_empty_batches_and_special_values() -> None:
     assert np.isnan(got[0, :, 3:6]).all() and np.isfinite(got[0, :, :3]).all() and np.isfinite(got[0, :, 6:]).all()
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
@@ -104,6 +106,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> 
     check(y, *({"x": normal(n, 10, t)} for n, t in ((1, 2), (3, 9), (2, 40))))
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_threads() -> None:
     y = convolved(N, 64, T, 128, 3, padding=(1, 1))
     feeds = [{"x": normal(n, 64, t)} for n, t in ((1, 4), (7, 33))]

@@ -13,7 +13,7 @@ from dovetail import Graph, library, ops
 from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import RELU, Epilogue
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.depthwise import DepthwiseTile, register_tile, rows_of
 from dovetail.targets.cpu.isa import Host
@@ -73,6 +73,7 @@ def test_few_places_times_one_number(size: tuple[int, int]) -> None:
     check(depthwise(x, 1, 1, act="hard_swish"), {"x": normal(*x)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 15, 33, 64, 200])
 def test_one_axis(size: int) -> None:
     x = (2, 6, size)
@@ -81,11 +82,13 @@ def test_one_axis(size: int) -> None:
         check(graph, {"x": normal(*x)})
 
 
+@pytest.mark.slow
 def test_large_planes_are_cut_in_bands() -> None:
     for x, stride in (((1, 2, 113, 130), 1), ((1, 2, 70, 300), 2), ((1, 1, 5, 5000), 1)):
         check(depthwise(x, 3, 3, strides=(stride, stride), padding=(1, 1, 1, 1)), {"x": normal(*x)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["none", "relu", "silu", "sigmoid", "gelu", "tanh"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_epilogues(act: Activation, bias: bool) -> None:
@@ -108,6 +111,7 @@ def test_what_is_no_number_goes_where_it_is_seen() -> None:
     assert np.isfinite(got[0, 3]).all()
 
 
+@pytest.mark.slow
 def test_sizes_that_come_late() -> None:
     for stride in (1, 2):
         graph = network(("n", 7, "h", "w"), (7, 1, 3, 3), groups=7, strides=(stride, stride), padding=(1, 1, 1, 1))
@@ -122,6 +126,7 @@ def test_views_are_read_where_they_lie() -> None:
     check(Graph.of(y), {"x": normal(9, 2, 6, 21)})
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     for x in ((1, 300, 7, 7), (2, 5, 120, 70)):
         graph = depthwise(x, 5, 5, padding=(2, 2, 2, 2), act="silu")
@@ -141,6 +146,7 @@ def test_others_are_left_to_other_kernels() -> None:
         assert not serves("depth_conv", graph)
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
@@ -157,7 +163,7 @@ def test_sums_stay_in_registers(machine: Host, window: int, stride: int, residua
     vectors = machine.device
     rows = rows_of(vectors, window, stride)
     tile = DepthwiseTile(
-        vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue("relu", True, residual)
+        vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue(RELU, True, residual)
     )  # fmt: skip
     function = register_tile(tile, rows, 1)
     code = code_for(machine, "\n".join([*function.uses, function.text]))

@@ -57,6 +57,7 @@ def test_every_size(size: int, window: int, around: int) -> None:
     check(square(5, size, 13, window, padding=(around,) * 4), {"x": normal(1, 5, size, size)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [1, 2, 3, 7, 8, 9, 16, 17, 31])
 @pytest.mark.parametrize("channels", [1, 3, 17])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
@@ -93,6 +94,7 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 6, 14, 19), 9), {"x": normal(2, 6, 14, 19)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "filters"), [(2, 6), (3, 12), (6, 6), (6, 12), (6, 54)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_groups(groups: int, filters: int, stride: int) -> None:
@@ -101,6 +103,7 @@ def test_groups(groups: int, filters: int, stride: int) -> None:
     check(graph, {"x": normal(2, 6, 15, 17)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
     x = {"x": normal(1, 8, 12, 16) * 3}
@@ -108,17 +111,20 @@ def test_every_activation(act: Activation) -> None:
     check(network((1, 8, 12, 16), (5, 8, 3, 3), act=act, padding=(1, 1, 1, 1)), x)
 
 
+@pytest.mark.slow
 def test_one_code_for_every_size() -> None:
     feeds = [{"x": normal(n, 4, h, w)} for n, h, w in [(1, 3, 3), (2, 17, 33), (1, 40, 700), (3, 8, 1), (0, 5, 5)]]
     check(network(("n", 4, "h", "w"), (10, 4, 3, 3), padding=(1, 1, 1, 1), strides=(2, 2)), *feeds)
     check(network(("n", 4, "h", "w"), (10, 4, 1, 1)), *feeds)
 
 
+@pytest.mark.slow
 def test_one_axis() -> None:
     check(network((2, 5, 100), (7, 5, 9), padding=(4, 4), strides=(2,)), {"x": normal(2, 5, 100)})
     check(network((1, 1, "t"), (16, 1, 400), strides=(160,)), *({"x": normal(1, 1, t)} for t in (400, 1000, 16000)))
 
 
+@pytest.mark.slow
 def test_wide_images_are_cut_into_blocks() -> None:
     check(network((1, 2, 3, 2000), (8, 2, 3, 3), padding=(1, 1, 1, 1)), {"x": normal(1, 2, 3, 2000)})
     check(network((1, 700, 20, 20), (8, 700, 3, 3), padding=(1, 1, 1, 1)), {"x": normal(1, 700, 20, 20)})
@@ -145,6 +151,7 @@ def _repeated(x: Value) -> Value:
     return ops.expand(ops.slice_(x, axis=-3, start=0, stop=1), axis=-3, size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [_turned, _channels_last, _part, _flipped, _repeated])
 @pytest.mark.parametrize(("window", "stride"), [(1, 1), (3, 1), (3, 2)])
 def test_views_are_read_where_they_lie(view: Any, window: int, stride: int) -> None:
@@ -180,6 +187,7 @@ def test_weights_of_a_run() -> None:
     assert_close(found, expected, f32)
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     for graph, feeds in [
         (square(40, 30, 50, 3, padding=(1, 1, 1, 1)), {"x": normal(1, 40, 30, 30)}),
@@ -189,6 +197,7 @@ def test_threads_do_not_change_a_bit() -> None:
         same_by_threads(partial(compiled, graph, params), feeds)
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
@@ -215,6 +224,7 @@ def test_transposes(window: tuple[int, int], attrs: dict[str, Any], groups: int)
     check(Graph.of(ops.conv_transpose(x, w, groups=groups, **attrs)), {"x": normal(2, 6, 7, 18)})
 
 
+@pytest.mark.slow
 def test_transposes_of_every_size() -> None:
     graph = Graph.of(ops.conv_transpose(input("x", f32["n", 3, "h", "w"]), param("w", f32[3, 9, 2, 2]), strides=(2, 2)))
     check(graph, *({"x": normal(n, 3, h, w)} for n, h, w in [(1, 1, 1), (2, 9, 33), (1, 3, 400)]))

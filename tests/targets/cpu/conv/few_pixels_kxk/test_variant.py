@@ -39,6 +39,7 @@ def test_every_number_of_filters(filters: int) -> None:
     check(network((1, 230, 7, 6), (filters, 230, 3, 3), bias=False, act="relu"), {"x": normal(1, 230, 7, 6)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [
@@ -52,6 +53,7 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 140, 9, 11), 32), {"x": normal(2, 140, 9, 11)})
 
 
+@pytest.mark.slow
 def test_groups_residuals_and_one_axis() -> None:
     check(network((1, 460, 5, 5), (64, 230, 3, 3), groups=2, padding=(1, 1, 1, 1)), {"x": normal(1, 460, 5, 5)})
     check(network((2, 410, 50), (32, 410, 5), padding=(2, 2), strides=(2,)), {"x": normal(2, 410, 50)})
@@ -61,11 +63,13 @@ def test_groups_residuals_and_one_axis() -> None:
     check(graph, {"x": normal(1, 230, 5, 5), "r": normal(1, 32, 5, 5)})
 
 
+@pytest.mark.slow
 def test_sizes_that_come_late() -> None:
     graph = network(("n", 230, "h", "w"), (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
     check(graph, *({"x": normal(n, 230, h, w)} for n, h, w in [(1, 14, 14), (2, 9, 30), (0, 7, 7), (1, 1, 1)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 1])
 def test_views_are_read_where_they_lie(padding: int) -> None:
     checked_from_the_side(check, (1, 9, 10, 230), (32, 230, 5, 2), padding)

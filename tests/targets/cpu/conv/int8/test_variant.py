@@ -58,6 +58,7 @@ IMAGES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @EVERY_TILING
 @pytest.mark.parametrize(("shape", "weights", "given"), IMAGES)
 def test_shapes(
@@ -78,6 +79,7 @@ ZEROS = {u8: (0, 255, 131), i8: (0, -128, 127)}
 SIGNS = covering(("none", "one", "filters"), (i8, u8), (u8, i8), (False, True), (3, 8, 11), [*DEVICES], strength=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("zeros", "of_weights", "dtype", "of_a_run", "channels", "device"), SIGNS)
 def test_signs_zero_points_and_padding(
     zeros: str,
@@ -105,6 +107,7 @@ def test_signs_zero_points_and_padding(
         assert (got == expected).all(), f"a zero point of {zero}"
 
 
+@pytest.mark.slow
 @EVERY_DEVICE
 @pytest.mark.parametrize(("threads", "channels", "window"), [(1, 5, 3), (3, 5, 3), (1, 8, 3), (3, 8, 3), (1, 8, 1)])
 def test_one_compilation_serves_every_size(
@@ -123,6 +126,7 @@ def test_one_compilation_serves_every_size(
         assert (got == exact(feed["x"].astype(np.int64) - 3, w, attrs)).all()
 
 
+@pytest.mark.slow
 @EVERY_DEVICE
 def test_images_with_channels_last_and_steps_on_the_sums(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     x = ops.permute(image(u8, 1, 6, 11, 5), order=(-4, -1, -3, -2))
@@ -136,6 +140,7 @@ def test_images_with_channels_last_and_steps_on_the_sums(device: CpuDevice, monk
     assert (got == (expected * 0.25 + bias).astype(np.float32)).all()
 
 
+@pytest.mark.slow
 @EVERY_DEVICE
 def test_weights_that_are_constants(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     attrs = attrs_of(2, padding=(1, 1, 1, 1))

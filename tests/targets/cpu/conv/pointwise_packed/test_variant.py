@@ -79,6 +79,7 @@ def test_many_channels_leave_room_for_fewer_places() -> None:
     check(pixel((1, 2100, 14, 14), 64), {"x": normal(1, 2100, 14, 14)})
 
 
+@pytest.mark.slow
 def test_one_program_for_every_size() -> None:
     graph = pixel(("n", 128, "h", "w"), 128, act="silu")
     sizes = ((1, 7, 7), (3, 10, 16), (0, 9, 9), (1, 31, 7), (1, 2, 3), (2, 28, 29))

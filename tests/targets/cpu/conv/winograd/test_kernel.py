@@ -39,6 +39,7 @@ def test_every_size(size: tuple[int, int]) -> None:
     check(around((1, 64, *size), 64), {"x": normal(1, 64, *size)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("channels", "filters"), [(64, 61), (65, 128), (100, 120), (130, 126)])
 def test_every_number_of_channels(channels: int, filters: int) -> None:
     check(around((2, channels, 10, 11), filters, bias=False), {"x": normal(2, channels, 10, 11)})
@@ -62,6 +63,7 @@ def test_every_epilogue(act: Activation, residual: bool) -> None:
     check(graph, feeds)
 
 
+@pytest.mark.slow
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 9, 13), (1, 14, 14), (0, 10, 10), (1, 40, 30)]
     check(around(("n", 64, "h", "w"), 64), *({"x": normal(n, 64, h, w)} for n, h, w in shapes))
@@ -73,6 +75,7 @@ def test_views_are_read_where_they_lie() -> None:
     check(Graph.of(ops.conv(x, w, padding=(1, 1, 1, 1))), {"x": normal(1, 12, 14, 64)})
 
 
+@pytest.mark.slow
 def test_many_channels_lose_little() -> None:
     graph = around((1, 512, 14, 14), 64)
     params, feeds = params_of(graph), {"x": normal(1, 512, 14, 14)}
@@ -103,6 +106,7 @@ def test_it_serves_only_where_it_wins() -> None:
         assert not serves("winograd_2", graph)
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

@@ -31,11 +31,13 @@ compiled = partial(served, "winograd")
 check = partial(checked, "winograd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [18, 21, 31, 33, 56])
 def test_every_size(size: int) -> None:
     check(around((1, 32, size, size + 3), 40), {"x": normal(1, 32, size, size + 3)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("channels", "filters"), [(32, 33), (33, 47), (64, 64), (100, 32)])
 def test_every_number_of_channels(channels: int, filters: int) -> None:
     check(around((2, channels, 18, 21), filters, bias=False), {"x": normal(2, channels, 18, 21)})
@@ -51,6 +53,7 @@ def test_every_activation(act: Activation) -> None:
     check(around((1, 32, 20, 24), 32, act=act), {"x": normal(1, 32, 20, 24)})
 
 
+@pytest.mark.slow
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 9, 33), (1, 40, 300), (0, 8, 8), (1, 70, 3)]
     check(around(("n", 32, "h", "w"), 40), *({"x": normal(n, 32, h, w)} for n, h, w in shapes))
@@ -62,6 +65,7 @@ def test_views_are_read_where_they_lie() -> None:
     check(Graph.of(ops.conv(x, w, padding=(1, 1, 1, 1))), {"x": normal(1, 20, 24, 32)})
 
 
+@pytest.mark.slow
 def test_many_channels_lose_little() -> None:
     graph = around((1, 512, 24, 24), 64)
     params = params_of(graph)

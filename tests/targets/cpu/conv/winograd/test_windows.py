@@ -79,6 +79,7 @@ def test_every_padding(padding: tuple[int, ...], dilations: tuple[int, int]) -> 
     _check(FIVE_TWO, _around((2, 32, 31, 34), 33, 5, dilations, padding=padding), {"x": normal(2, 32, 31, 34)})
 
 
+@pytest.mark.slow
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 19, 33), (1, 40, 100), (0, 8, 8), (1, 70, 3)]
     graph = _around(("n", 32, "h", "w"), 40, 5, (3, 3))
@@ -100,6 +101,7 @@ def test_a_residual_and_steps_on_rows() -> None:
     _check(FIVE_TWO, Graph.of({"y": added}), feeds)
 
 
+@pytest.mark.slow
 def test_many_channels_lose_little() -> None:
     graph = _around((1, 256, 24, 24), 64, 5, (1, 1))
     params, feeds = params_of(graph), {"x": normal(1, 256, 24, 24)}

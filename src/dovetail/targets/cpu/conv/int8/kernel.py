@@ -1,7 +1,8 @@
 """Convolution of bytes: a strip of output pixels is packed as panels (im2col), then multiplied with filters.
 
 A cell is one strip for one block of filters. The strip counts pixels of one image across its rows, so that narrow
-images fill vectors too. The padding holds the zero point.
+images fill vectors too. The padding holds the zero point. It stays apart from the nests of f32: register tile, packing
+and epilogue are those of products of bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
@@ -50,7 +51,7 @@ class Packer(Builder):
         super().__init__()
         self.shape = shape
         self.epilogue = epilogue
-        self.given = Words.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
+        self.given = NamedArguments.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
         offsets = shape.layout(epilogue)
         self.words, self.sums, self.pixelsums, self.four, self.panels, self.seen_lines = (
             self.ptr_add(SCRATCH, offsets[name]) for name in ("words", "sums", "pixelsums", "four", "panels", "lines")

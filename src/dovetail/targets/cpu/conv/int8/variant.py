@@ -101,7 +101,7 @@ class _Writer(ByteJob):
     """The job of one convolution while it is put together."""
 
     def job(self) -> Job | Refused:
-        found, views = self.found, self.found.body.views
+        found, views = self.contraction, self.contraction.body.views
         image = views[found.factor.bytes]
         if image.offset != 0:
             return Refused("image_starts_at_an_operand", "a view within an operand")
@@ -127,8 +127,8 @@ class _Writer(ByteJob):
 
     def _image(self, x: Value, strides: tuple[Size, ...]) -> None:
         """The sizes of the image; a line is an image of one row."""
-        self.bindings["x"] = self.found.operand(x)
-        padding, result = self.found.product.attrs["padding"], self.found.result.shape
+        self.bindings["x"] = self.contraction.operand(x)
+        padding, result = self.contraction.product.attrs["padding"], self.contraction.result.shape
         two = x.rank == 4
         self.sizes |= {
             "x_image": strides[0], "x_channel": strides[1], "x_row": strides[2] if two else 0, "x_column": strides[-1],
@@ -138,15 +138,15 @@ class _Writer(ByteJob):
 
     def _flatten(self, x: Value) -> None:
         """One tap that sees every pixel once sees one row of them, where rows are dense."""
-        attrs, sizes = self.found.product.attrs, self.sizes
-        window = self.found.weights.value.shape[2:]
+        attrs, sizes = self.contraction.product.attrs, self.sizes
+        window = self.contraction.weights.value.shape[2:]
         once = all(s == 1 for s in (*window, *attrs["strides"])) and all(p == 0 for p in attrs["padding"])
         if once and x.rank == 4 and sizes["x_row"] == x.shape[-1] * sizes["x_column"]:
             pixels = sizes["pixels"]
             self.sizes |= {"x_row": 0, "height": 1, "width": pixels, "out_width": pixels}
 
     def _finished(self, groups: int) -> Job:
-        found, (filters, channels, *window) = self.found, self._static(self.found.weights.value.shape)
+        found, (filters, channels, *window) = self.contraction, self._static(self.contraction.weights.value.shape)
         attrs, zero = found.product.attrs, found.factor.zero
         known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
         images, threads = found.result.shape[0] * groups, self.of.device.threads

@@ -2,7 +2,8 @@
 
 Patches of pixels are transformed to as many elements each; for each of these spots there is one matrix product, patches
 by channels by filters; its sums are transformed back and transposed. A tile is one block of filters for some patches of
-one image, in successive rows of a block of patches.
+one image, in successive rows of a block of patches. Register tiles and transposes are those of `filters_in_lanes`; the
+nest is another one, because each spot has weights and sums of its own.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import KernelCode, shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, zeros
 from dovetail.dataclass import dataclass
@@ -29,7 +29,7 @@ from dovetail.kernels.problems.stored_weights import cost_with
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx.tiles import TileProduct, part_on_tiles, product_function, row_function, whole_steps
 from dovetail.targets.cpu.gemm.driver import kernel_code
-from dovetail.targets.cpu.gemm.f32.variant import is_turned, served
+from dovetail.targets.cpu.gemm.f32.variant import is_transposed, served
 from dovetail.targets.cpu.gemm.policy import AMX, BF16
 from dovetail.targets.cpu.gemm.row_panels import Block, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
@@ -57,13 +57,13 @@ class Bf16Panels:
         """Equal for equal layouts."""
         return f"bf16 {self.columns} {self.streams} {self.size} {self.transposed}"
 
-    def by_column(self, *given: Array) -> list[Array]:
+    def by_column(self, *matrices: Array) -> list[Array]:
         """Matrices [columns, k] of f32."""
-        return [matrix if self.transposed else matrix.T for matrix in given]
+        return [matrix if self.transposed else matrix.T for matrix in matrices]
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """Matrices [k, n], or [n, k] if transposed, as two bf16 in each u32."""
-        matrices = self.by_column(*given)
+        matrices = self.by_column(*weights)
         width, deep = self.columns // len(self.streams), whole_steps(matrices[0].shape[1])
         count, vectors = -(-self.size // width), width // COLUMNS
         shape = (count, deep // STEPS, self.columns // COLUMNS, _PAIRS, COLUMNS)
@@ -77,7 +77,7 @@ class Bf16Panels:
         return packed
 
 
-_FLOATS, _WORDS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32")
+_FLOATS, _WORDS = VectorType(COLUMNS, "float"), VectorType(COLUMNS, "i32")
 
 
 class _Dots(TileBuilder):
@@ -93,18 +93,18 @@ class _Dots(TileBuilder):
         start = {cell: self._sums_before(place) for cell, place in there.items()}
         along = PhiLoop(self)
         pair = along.carry(I64("0"))
-        sums = {cell: along.carry(start[cell]) for cell in self.cells}
-        found = self._products(pair, dict(sums))
+        accumulators = {cell: along.carry(start[cell]) for cell in self.cells}
+        updated = self._products(pair, dict(accumulators))
         following = I64(self.let(f"add nuw nsw i64 {pair}, {BF16.pairs}"))
         again = self.icmp("slt", following, self.mul(I64("%steps"), _PAIRS))
-        along.end([(pair, following), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
+        along.end([(pair, following), *[(phi, updated[cell]) for cell, phi in accumulators.items()]], again)
         for cell, place in there.items():
-            self.store_lanes(found[cell], place)
+            self.store_lanes(updated[cell], place)
         kinds = ("ptr x", "ptr weights", "ptr sums", "i64 stride", "i64 steps", "i1 fresh")
-        given = tuple([Parameter(*each.split()) for each in kinds])
-        return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", given))
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
+        return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", parameters))
 
-    def _products(self, pair: I64, found: dict[tuple[int, int], Vec]) -> dict[tuple[int, int], Vec]:
+    def _products(self, pair: I64, accumulators: dict[tuple[int, int], Vec]) -> dict[tuple[int, int], Vec]:
         """Some pairs of steps along k of one tile."""
         tile, within = self.udiv(pair, _PAIRS), self.urem(pair, _PAIRS)
         x = self.ptr_add(Ptr("%x"), self.add(self.mul(tile, TILE_BYTES), self.mul(within, 4)))
@@ -118,8 +118,8 @@ class _Dots(TileBuilder):
             for row in range(self.rows):
                 two = self.pair_in_all_lanes(self.ptr_add(x, ROW_BYTES * row + 4 * i))
                 for v in range(self.vectors):
-                    found[row, v] = self.dot(found[row, v], two, weights[v])
-        return found
+                    accumulators[row, v] = self.dot(accumulators[row, v], two, weights[v])
+        return accumulators
 
     def _place(self, row: int, v: int) -> Ptr:
         return self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 4 * COLUMNS * v)
@@ -143,35 +143,35 @@ _LINE = 64
 
 def offer_bf16(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products with weights of f32 that are known before a run."""
-    found = served(of)
-    if isinstance(found, Refused):
-        return found
+    contraction = served(of)
+    if isinstance(contraction, Refused):
+        return contraction
     if not (of.device.has("amx_bf16") or of.device.has("avx512_bf16")) or of.device.lanes != COLUMNS:
         return Refused("device_multiplies_bf16", "no products of bf16", "AMX-BF16 or AVX512-BF16")
-    weights = [found.operand(right) for right in found.rights]
-    kinds = {value.dtype for value in (found.products[0], *weights)}
+    weights = [contraction.operand(right) for right in contraction.rights]
+    kinds = {value.dtype for value in (contraction.products[0], *weights)}
     if kinds != {f32}:
         return Refused("weights_are_f32", ", ".join(sorted([kind.name for kind in kinds])), "f32")
-    if is_turned(found, of.locations) is None or any(value.rank != 2 for value in weights):
+    if is_transposed(contraction, of.locations) is None or any(value.rank != 2 for value in weights):
         return Refused("weights_are_known", weights[0].op.name, "a matrix that is a parameter or a constant")
-    streams = len(found.streams)
+    streams = len(contraction.streams)
     if BF16.vectors % streams:
         return Refused("streams_share_a_panel", str(streams), f"a divisor of {BF16.vectors}")
     tile, saved = Tile(of.device, 1, BF16.vectors), total([type_bytes(value.type) for value in weights]) // 2
-    return Offer(lambda: _Job(of, found, tile).job(), lambda: cost_with(of.value, saved))
+    return Offer(lambda: _Job(of, contraction, tile).job(), lambda: cost_with(of.value, saved))
 
 
 class _Job(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: Contraction, tile: Tile) -> None:
-        super().__init__(of.step, found, of.locations, tile)
+    def __init__(self, of: StepProblem[CpuDevice], contraction: Contraction, tile: Tile) -> None:
+        super().__init__(of.step, contraction, of.locations, tile)
 
     def job(self) -> Job | Refused:
         if not isinstance(self.deep, int) or self.deep == 0:
             return Refused("depth_is_known", str(self.deep), "a number")
-        turned = is_turned(self.found, self.locations) is True
-        matrices = [[self.found.operand(right)] for right in self.found.rights]
+        turned = is_transposed(self.contraction, self.locations) is True
+        matrices = [[self.contraction.operand(right)] for right in self.contraction.rights]
 
         def pack(streams: tuple[tuple[int, int], ...], size: int, _: tuple[int, ...]) -> Bf16Panels:
             return Bf16Panels(self.tile.columns, streams, size, turned)
@@ -181,7 +181,7 @@ class _Job(RowPanelJob):
 
 
 @dataclass(frozen=True, slots=True)
-class Functions:
+class DotFunctions:
     """What the kernel calls."""
 
     rounded: tuple[SharedFunction, Signature]
@@ -191,7 +191,7 @@ class Functions:
     """None on a device without AMX."""
 
     @staticmethod
-    def of(device: CpuDevice, columns: int, rest: int) -> Functions:
+    def of(device: CpuDevice, columns: int, rest: int) -> DotFunctions:
         """Those of panels of some columns, whose depth is `rest` above whole tiles."""
         emulated = not (device.emits("amx_bf16") or device.emits("avx512_bf16"))
         # Tiles leave single rows to the others.
@@ -202,7 +202,7 @@ class Functions:
         lines = max(1, bf16.itemsize * STEPS * columns // _LINE // passes)
         product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True)
         on_tiles = product_function(product) if device.has("amx_bf16") else None
-        return Functions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
+        return DotFunctions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
 
     @property
     def every(self) -> list[tuple[SharedFunction, Signature]]:
@@ -224,14 +224,14 @@ class _Driver(RowPanels):
         """Of packed weights."""
         super().__init__(of, Workspace(of), self.deep // STEPS * self.step_bytes)
         self.kc = part_on_tiles(device, self.deep, columns, STEPS)
-        self.functions = Functions.of(device, columns, of.deep % STEPS)
+        self.functions = DotFunctions.of(device, columns, of.deep % STEPS)
         self.write()
 
     def prepare_rows(self, start: Ptr, count: I64) -> None:
         rounded = self.functions.rounded[1]
         self.each_row(start, count, lambda x, row: self.round_row(rounded, x, row))
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
         with self.loop(0, self.deep, step=self.kc) as first:
             steps = self.udiv(self.smin(self.kc, self.sub(self.deep, first)), STEPS)
@@ -241,27 +241,27 @@ class _Driver(RowPanels):
                 self.ptr_add(rows, self.mul(step, TILE_BYTES)),
             )
             if self.functions.on_tiles is None:
-                self._by_pairs(x, weights, sums, count, steps, fresh)
+                self._by_pairs(x, weights, accumulators, count, steps, fresh)
             else:
-                self._on_tiles(self.functions.on_tiles[1], x, weights, sums, count, steps, fresh)
+                self._on_tiles(self.functions.on_tiles[1], x, weights, accumulators, count, steps, fresh)
 
     def _on_tiles(
-        self, multiply: Signature, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1
+        self, multiply: Signature, x: Ptr, weights: Ptr, accumulators: Ptr, count: I64, steps: I64, fresh: I1
     ) -> None:
         """Many rows on tiles."""
         many = self.icmp("sge", count, BF16.least)
         with self.when(many):
             tiles = self.udiv(self.add(count, ROWS - 1), ROWS)
             ahead, stride = self.ptr_add(weights, self.mul(steps, self.step_bytes)), self.shape.tile.row_bytes
-            self.call(multiply, x, self.strip, weights, sums, stride, tiles, steps, fresh, ahead)
+            self.call(multiply, x, self.strip, weights, accumulators, stride, tiles, steps, fresh, ahead)
         with self.unless(many):
-            self._by_pairs(x, weights, sums, count, steps, fresh)
+            self._by_pairs(x, weights, accumulators, count, steps, fresh)
 
-    def _by_pairs(self, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1) -> None:
+    def _by_pairs(self, x: Ptr, weights: Ptr, accumulators: Ptr, count: I64, steps: I64, fresh: I1) -> None:
         """Some rows at a time, those of the largest register tile first."""
         stride = self.shape.tile.row_bytes
         for n, row in self.in_tiles(self.functions.dots, count):
-            here, target = self.ptr_add(x, self.tile_row(row)), self.ptr_add(sums, self.mul(row, stride))
+            here, target = self.ptr_add(x, self.tile_row(row)), self.ptr_add(accumulators, self.mul(row, stride))
             self.call(self.functions.dots[n][1], here, weights, target, stride, steps, fresh)
 
     def prepare(self, x: Ptr, target: Ptr) -> None:

@@ -9,15 +9,20 @@ from functools import cache, partial
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader, joined_bits
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader, joined_bits
 from dovetail.targets.cpu.gemm.blocks.words import Term
 
-_FLOATS = Lanes(COLUMNS, "float")
-_GIVEN = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "count"), Parameter("i64", "pitch"))
+_FLOATS = VectorType(COLUMNS, "float")
+_PARAMETERS = (
+    Parameter("ptr", "panel"),
+    Parameter("ptr", "target"),
+    Parameter("i64", "count"),
+    Parameter("i64", "pitch"),
+)
 
 
 class _Blocks(TileBuilder):
@@ -25,7 +30,7 @@ class _Blocks(TileBuilder):
 
     def __init__(self, of: BlockLayout, *, emulated: bool) -> None:
         super().__init__(emulated=emulated)
-        self.of, self.reader = of, BlockReader(self, of, COLUMNS)
+        self.of, self.reader = of, PackedBlockReader(self, of, COLUMNS)
 
     def written(self) -> Function:
         of = self.of
@@ -34,7 +39,7 @@ class _Blocks(TileBuilder):
             target = self.ptr_add(Ptr("%target"), self.mul(block, of.block // 2 * ROW_BYTES))
             with self.loop(0, of.columns // COLUMNS) as vector:
                 self._block(panel, vector, self.ptr_add(target, self.mul(vector, I64("%pitch"))))
-        return self.function(Signature(f"amx.{of.name}.{of.columns}", _GIVEN))
+        return self.function(Signature(f"amx.{of.name}.{of.columns}", _PARAMETERS))
 
     def _block(self, panel: Ptr, vector: I64, target: Ptr) -> None:
         of = self.of
@@ -89,13 +94,13 @@ class _Halves(TileBuilder):
             for vector in range(self.some // COLUMNS):
                 two = [self.ptr_add(panel, 2 * (self.columns * step + COLUMNS * vector)) for step in range(2)]
                 self.store_row(self._two_steps(two), self.ptr_add(target, self.mul(I64("%pitch"), vector)))
-        return self.function(Signature(f"amx.{self.name}.{self.columns}.{self.some}", _GIVEN))
+        return self.function(Signature(f"amx.{self.name}.{self.columns}.{self.some}", _PARAMETERS))
 
     def _two_steps(self, two: list[Ptr]) -> str:
         if self.name == "bf16":
             return self.paired_halves(*[self.load_lanes(_FLOATS.of("i16"), at, 2) for at in two])
-        found = [self.load_lanes(_FLOATS.of("half"), at, 2) for at in two]
-        return self.paired(*[self.convert("fpext", x, "float") for x in found])
+        steps = [self.load_lanes(_FLOATS.of("half"), at, 2) for at in two]
+        return self.paired(*[self.convert("fpext", x, "float") for x in steps])
 
 
 @cache
@@ -106,7 +111,7 @@ def blocks_function(of: BlockLayout, *, emulated: bool) -> tuple[SharedFunction,
 
 @cache
 def halves_function(name: str, columns: int, some: int, *, emulated: bool) -> tuple[SharedFunction, Signature]:
-    """The same of `some` columns of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
+    """Expand `some` columns of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
     return shared_function(_Halves(name, columns, some, emulated=emulated).written())
 
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import numbers, zeros
 from dovetail.dataclass import dataclass
@@ -20,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import AMX
 
-_FLOATS = Lanes(COLUMNS, "float")
+_FLOATS = VectorType(COLUMNS, "float")
 _X, _WEIGHTS = (4, 5), (6, 7)
 """Tiles of rows and of weights; sums are in those before."""
 
@@ -63,9 +63,9 @@ class _Product(TileBuilder):
         self.release()
         kinds = ("ptr x", "i64 pitch", "ptr weights", "ptr sums", "i64 stride", "i64 tiles", "i64 steps", "i1 fresh",
                  "ptr ahead")  # fmt: skip
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         packed = ".packed" if self.of.is_packed else ""
-        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}{packed}", given))
+        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}{packed}", parameters))
 
     def _all_columns(self, tile: I64, high: int, pair: I64) -> None:
         """Rows of one or two tiles with all columns of the panel."""
@@ -77,23 +77,23 @@ class _Product(TileBuilder):
             columns = range(2 * number, min(2 * number + 2, tiles))
             weights = [self.ptr_add(Ptr("%weights"), self.mul(self.strip, column)) for column in columns]
             start = self.ptr_add(Ptr("%sums"), self.mul(self.mul(tile, ROWS), I64("%stride")))
-            sums: dict[tuple[int, int], Ptr] = {}
+            accumulators: dict[tuple[int, int], Ptr] = {}
             for i in range(high):
                 row = self.ptr_add(start, self.mul(I64("%stride"), ROWS * i))
                 for j, column in enumerate(columns):
-                    sums[i, j] = self.ptr_add(row, 4 * COLUMNS * column)
+                    accumulators[i, j] = self.ptr_add(row, 4 * COLUMNS * column)
             begun = self.mul(self.add(self.mul(pair, every), number), self.deep)
-            self._products(x, weights, sums, self.ptr_add(Ptr("%ahead"), self.mul(begun, 64 * self.of.lines)))
+            self._products(x, weights, accumulators, self.ptr_add(Ptr("%ahead"), self.mul(begun, 64 * self.of.lines)))
 
-    def _products(self, x: list[Ptr], weights: list[Ptr], sums: dict[tuple[int, int], Ptr], ahead: Ptr) -> None:
+    def _products(self, x: list[Ptr], weights: list[Ptr], accumulators: dict[tuple[int, int], Ptr], ahead: Ptr) -> None:
         """One tile of sums, all steps along k."""
-        cells = {cell: 2 * cell[0] + cell[1] for cell in sums}
+        cells = {cell: 2 * cell[0] + cell[1] for cell in accumulators}
         with self.when(I1("%fresh")):
             for tile in cells.values():
                 self.zero(tile)
         with self.unless(I1("%fresh")):
             for cell, tile in cells.items():
-                self.load(tile, sums[cell], I64("%stride"))
+                self.load(tile, accumulators[cell], I64("%stride"))
         with self.loop(0, self.deep) as step:
             at = self.mul(step, TILE_BYTES)
             for line in range(self.of.lines):
@@ -108,7 +108,7 @@ class _Product(TileBuilder):
                 for j in range(len(weights)):
                     self.multiply(cells[i, j], _X[i], _WEIGHTS[j])
         for cell, tile in cells.items():
-            self.store(tile, sums[cell], I64("%stride"))
+            self.store(tile, accumulators[cell], I64("%stride"))
 
 
 class _Rounded(TileBuilder):
@@ -127,8 +127,8 @@ class _Rounded(TileBuilder):
             last = I64("%steps")
             two = [self._some(self.ptr_add(Ptr("%x"), self.mul(last, 4 * STEPS)), first) for first in (0, COLUMNS)]
             self.store_row(self.rounded(*two), self.ptr_add(Ptr("%target"), self.mul(last, TILE_BYTES)))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
-        return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
+        return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", parameters))
 
     def _some(self, x: Ptr, first: int) -> Vec:
         """A vector of the numbers that are left, from one on; zeros follow them."""

@@ -7,15 +7,16 @@ row alike: how rows are cut changes no bit.
 from __future__ import annotations
 
 from dovetail.codegen.llvm.function import Parameter
-from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.simd import SimdBuilder, same
 from dovetail.targets.cpu.gemm.blocks.kernel import LOW_AT, BlockKernel
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
-from dovetail.targets.cpu.gemm.blocks.unpack import Load
+from dovetail.targets.cpu.gemm.blocks.unpack import LoadWord
 from dovetail.targets.cpu.gemm.int8.tile import dot, plain_dot
 
-Cell = tuple[int, int]
+AccumulatorKey = tuple[int, int]
 """A row and a vector of columns."""
+Accumulators = dict[AccumulatorKey, Vec]
 
 
 def parameters(*kinds: str) -> tuple[Parameter, ...]:
@@ -33,11 +34,12 @@ class BlockBuilder(SimdBuilder):
         super().__init__()
         lanes = of.dot.lanes
         self.of = of
-        self.ints, self.floats, self.raw = Lanes(lanes, "i32"), Lanes(lanes, "float"), Lanes(4 * lanes, "i8")
+        self.ints, self.floats = VectorType(lanes, "i32"), VectorType(lanes, "float")
+        self.raw = VectorType(4 * lanes, "i8")
 
     # Codes and limbs.
 
-    def words_at(self, words: Ptr, *, volatile: bool = False) -> Load:
+    def words_at(self, words: Ptr, *, volatile: bool = False) -> LoadWord:
         """Loads words of a packed block for some columns, as bytes."""
 
         def load(word: int) -> Vec:
@@ -71,7 +73,7 @@ class BlockBuilder(SimdBuilder):
 
     # Numbers of a row's groups.
 
-    def number(self, pointer: Ptr, kind: Lanes) -> Vec:
+    def number(self, pointer: Ptr, kind: VectorType) -> Vec:
         """A number of a row's group that others are added to, in all lanes."""
         if self.of.number_bytes == 4:
             return self.load_spread(kind, pointer)
@@ -135,4 +137,4 @@ class BlockBuilder(SimdBuilder):
         return self.ptr_add(x, group * self.of.group_bytes)
 
 
-__all__ = ["BlockBuilder", "Cell", "parameters"]
+__all__ = ["AccumulatorKey", "BlockBuilder", "parameters"]

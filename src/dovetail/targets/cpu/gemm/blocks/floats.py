@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode, shared_function
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, due, numbers, zeros
@@ -23,7 +23,7 @@ from dovetail.kernels.problems.blocks import BlockProduct
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader
 from dovetail.targets.cpu.gemm.blocks.words import Term
 from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.groups import stacked
@@ -38,7 +38,7 @@ _MOST = 127
 _TABLE = 16
 """Floats that one instruction takes out of a register with AVX-512: those of codes of up to four bits."""
 
-Code = Callable[[int], Vec]
+CodeReader = Callable[[int], Vec]
 """The code of some columns, as floats, in one of four steps along k."""
 
 
@@ -122,10 +122,10 @@ class Codes(SimdBuilder):
     def __init__(self, kernel: FloatKernel) -> None:
         super().__init__()
         self.kernel, self.of, self.lanes = kernel, kernel.packed, kernel.lanes
-        self.reader = BlockReader(self, self.of, self.lanes)
+        self.reader = PackedBlockReader(self, self.of, self.lanes)
         self.ints, self.floats = self.reader.ints, self.reader.floats
 
-    def codes(self, words: Ptr, terms: tuple[Term, ...]) -> Code:
+    def codes(self, words: Ptr, terms: tuple[Term, ...]) -> CodeReader:
         """The codes of some columns in four steps along k."""
         (first, *others) = terms
         if self.kernel.has_tables and not others and first.mask < _TABLE and first.shift >= 0:
@@ -204,7 +204,7 @@ class _Row(SimdBuilder):
 
     def written(self) -> Function:
         of = self.of
-        floats = Lanes(of.group, "float")
+        floats = VectorType(of.group, "float")
         with self.loop(0, I64("%groups")) as group:
             x = self.load_lanes(floats, self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group)))
             there = self.ptr_add(Ptr("%target"), self.mul(group, of.row_bytes))
@@ -215,8 +215,8 @@ class _Row(SimdBuilder):
                 total = self.let(f"call reassoc float @{name}(float {zero}, {floats} {x})")
                 self.emit(f"store float {total}, ptr {there}, align 4")
             self.store_lanes(x, self.ptr_add(there, of.sum_bytes))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "groups"))
-        return self.function(Signature(f"floats.row.{of.group}.{of.sum_bytes}", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "groups"))
+        return self.function(Signature(f"floats.row.{of.group}.{of.sum_bytes}", parameters))
 
 
 class _Spell(Codes):
@@ -248,9 +248,9 @@ class _Spell(Codes):
                         code = self.codes(words, terms)
                         for byte in range(4):
                             self.store_lanes(code(byte), self.ptr_add(there, 4 * of.columns * (4 * step + byte)))
-        given = (Parameter("ptr", "panel"), Parameter("ptr", "spelled"), Parameter("i64", "blocks"))
+        parameters = (Parameter("ptr", "panel"), Parameter("ptr", "spelled"), Parameter("i64", "blocks"))
         name = f"{of.name}.{of.columns}.{groups.start}.{len(groups)}"
-        return self.function(Signature(f"floats.spell.{name}", given))
+        return self.function(Signature(f"floats.spell.{name}", parameters))
 
 
 class _OneRow(Codes):
@@ -281,28 +281,28 @@ class _OneRow(Codes):
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4 * self.lanes))
                 places = [self.ptr_add(start, 4 * self.lanes * v) for v in range(self.width)]
                 held = [self.held(fresh, there) for there in places]
-                given = [self.vector(panel, self.add(first, v)) for v in range(self.width)]
+                columns = [self.vector(panel, self.add(first, v)) for v in range(self.width)]
                 lines = [self.ptr_add(ahead, line) for line in range(0, share, LINE)]
-                for found, there in zip(self._block(given, row, held, lines), places, strict=True):
-                    self.store_lanes(found, there)
+                for total, there in zip(self._block(columns, row, held, lines), places, strict=True):
+                    self.store_lanes(total, there)
         kinds = ("ptr row", "ptr panel", "ptr sums", "i64 blocks")
-        given = tuple([Parameter(*each.split()) for each in kinds])
-        return self.function(Signature(f"floats.{of.name}.{of.columns}.1", given))
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
+        return self.function(Signature(f"floats.{of.name}.{of.columns}.1", parameters))
 
-    def _block(self, given: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
-        """Sums plus the products with some vectors of columns of a block, of which scales and words are given."""
+    def _block(self, columns: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
+        """Add the products with some vectors of columns of a block to the accumulators."""
         of, kernel, totals = self.of, self.kernel, list(held)
-        scales = [self.reader.block_scale(at) for at, _ in given]
-        lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in given] if of.has_low else []
-        words = [at for _, at in given]
+        scales = [self.reader.block_scale(at) for at, _ in columns]
+        lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in columns] if of.has_low else []
+        words = [at for _, at in columns]
         for first in range(0, of.groups, self.together):
             groups = range(first, first + self.together)
             here = [self.ptr_add(row, group * kernel.row_bytes) for group in groups]
-            sums = [[zeros(self.floats)] * len(words) for _ in groups]
+            accumulators = [[zeros(self.floats)] * len(words) for _ in groups]
             steps = kernel.group // 4
             for step in range(steps):
                 # LLVM would load words that have codes of several steps once, and spill them.
-                words = [self.after(at, total) for at, total in zip(words, sums[-1], strict=True)]
+                words = [self.after(at, total) for at, total in zip(words, accumulators[-1], strict=True)]
                 turn, turns = first // self.together * steps + step, of.groups // self.together * steps
                 for line in due(lines, turn, turns):
                     self.prefetch(line, level=2)
@@ -311,13 +311,14 @@ class _OneRow(Codes):
                     for byte in range(4):
                         x = self.ptr_add(here[place], kernel.sum_bytes + 4 * (4 * step + byte))
                         factor = self.load_spread(self.floats, x)
-                        sums[place] = [
-                            self.fma(code(byte), factor, total) for code, total in zip(codes, sums[place], strict=True)
+                        accumulators[place] = [
+                            self.fma(code(byte), factor, total)
+                            for code, total in zip(codes, accumulators[place], strict=True)
                         ]
             for place, group in enumerate(groups):
                 for v, at in enumerate(words):
                     scale = self.reader.of_group(scales[v], at, of.words.scales, group)
-                    totals[v] = self.fma(sums[place][v], scale, totals[v])
+                    totals[v] = self.fma(accumulators[place][v], scale, totals[v])
                 total = self.load_spread(self.floats, here[place]) if lows else totals[0]
                 for v, at in enumerate(words) if lows else ():
                     totals[v] = self.fma(self.reader.low_of_group(lows[v], at, group), total, totals[v])
@@ -347,14 +348,14 @@ class _Rows(Codes):
         kinds = (
             "ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups", "i1 fresh", "ptr ahead",
         )  # fmt: skip
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         name = f"{kernel.group}.{kernel.sum_bytes}.{kernel.pace}.{self.of.columns}.{len(self.rows)}"
-        return self.function(Signature(f"floats.rows.{name}", given))
+        return self.function(Signature(f"floats.rows.{name}", parameters))
 
     def _group(self, panel: Ptr, rows: list[Ptr], start: Ptr, is_first: I1) -> None:
         """Add products with a group to sums in memory."""
         kernel, fresh = self.kernel, self.and_(is_first, I1("%fresh"))
-        sums = self._products(self.ptr_add(panel, kernel.head_bytes), rows)
+        accumulators = self._products(self.ptr_add(panel, kernel.head_bytes), rows)
         vectors = range(kernel.width)
         scales = [self.load_vector(panel, v) for v in vectors]
         lows = self.ptr_add(panel, 4 * self.of.columns)
@@ -364,47 +365,47 @@ class _Rows(Codes):
             for v in vectors:
                 place = self.ptr_add(start, self.mul(I64("%stride"), row))
                 place = self.ptr_add(place, 4 * self.lanes * v)
-                held = self.fma(sums[row, v], scales[v], self.held(fresh, place))
+                held = self.fma(accumulators[row, v], scales[v], self.held(fresh, place))
                 self.store_lanes(self.fma(low[v], total, held) if low else held, place)
 
     def _products(self, codes: Ptr, rows: list[Ptr]) -> dict[tuple[int, int], Vec]:
         """Sums of the products with the codes of a group."""
         kernel, along = self.kernel, PhiLoop(self)
         step, at = along.carry(I64("0")), along.carry(codes)
-        sums = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
-        found = dict(sums)
+        accumulators = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
+        updated = dict(accumulators)
         x = [self.ptr_add(self.ptr_add(row, kernel.sum_bytes), self.mul(step, 4)) for row in rows]
         start = at
         for part in range(FLOATS.steps):
             if part:
-                start = self.after(start, found[0, 0])
-                x = [self.after(there, found[row, kernel.width - 1]) for row, there in enumerate(x)]
+                start = self.after(start, updated[0, 0])
+                x = [self.after(there, updated[row, kernel.width - 1]) for row, there in enumerate(x)]
             here = self.ptr_add(start, 4 * self.of.columns * part)
             weights = [self.load_vector(here, v) for v in range(kernel.width)]
             for row in range(len(rows)):
                 factor = self.load_spread(self.floats, self.ptr_add(x[row], 4 * part))
                 for v, weight in enumerate(weights):
-                    found[row, v] = self.fma(weight, factor, found[row, v])
+                    updated[row, v] = self.fma(weight, factor, updated[row, v])
         following = self.add(step, FLOATS.steps)
         end = self.ptr_add(at, 4 * self.of.columns * FLOATS.steps)
         again = self.icmp("slt", following, kernel.group)
-        along.end([(step, following), (at, end), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
-        return found
+        along.end([(step, following), (at, end), *[(phi, updated[cell]) for cell, phi in accumulators.items()]], again)
+        return updated
 
 
 class FloatBlocks(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, kernel: FloatKernel) -> None:
-        super().__init__(of.step, found.contraction, of.locations, Tile(of.device, 1, kernel.vectors))
-        self.product, self.kernel = found, kernel
+    def __init__(self, of: StepProblem[CpuDevice], product: BlockProduct, kernel: FloatKernel) -> None:
+        super().__init__(of.step, product.contraction, of.locations, Tile(of.device, 1, kernel.vectors))
+        self.product, self.kernel = product, kernel
 
     def job(self) -> Job | Refused:
         deep, kernel = self.deep, self.kernel
         if not isinstance(deep, int) or deep % kernel.packed.block or deep == 0:
             return Refused("rows_are_whole_blocks", str(deep), f"a multiple of {kernel.packed.block}")
         pitch = -(-deep // kernel.group * kernel.row_bytes // 64) * 64 + 64
-        pack = stacked(partial(BlockPanels, kernel.packed), self.found.ends)
+        pack = stacked(partial(BlockPanels, kernel.packed), self.contraction.ends)
         code = partial(_code, kernel)
         return self.finished(pitch, self.product.blocks, pack, code, 1, FLOATS.rows, FLOATS.share)
 
@@ -445,15 +446,15 @@ class _Driver(RowPanels):
     def prepare(self, x: Ptr, target: Ptr) -> None:
         self.call(row_function(self.kernel)[1], x, target, self.problem.deep // self.kernel.group)
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks)
+            self.call(one_row_function(self.kernel)[1], rows, b, accumulators, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
-                self._multiply_several(rows, b, sums, count)
+                self._multiply_several(rows, b, accumulators, count)
 
-    def _multiply_several(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_several(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """KC steps along k at a time, of which all rows read the codes as floats."""
         kernel, packed = self.kernel, self.kernel.packed
         spelled = self.ptr_add(SCRATCH, self.at.own)
@@ -467,13 +468,18 @@ class _Driver(RowPanels):
                 self.call(spell_function(kernel, start, self.piece)[1], here, spelled, some)
                 fresh = FALSE if start else self.icmp("eq", first, 0)
                 soon = self.ptr_add(ahead, start * kernel.pace)
-                self._tiles(self.ptr_add(x, start * kernel.row_bytes), spelled, sums, count, groups, fresh, soon)
+                self._tiles(
+                    self.ptr_add(x, start * kernel.row_bytes), spelled, accumulators, count, groups, fresh, soon
+                )
 
-    def _tiles(self, x: Ptr, panel: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr) -> None:
+    def _tiles(self, x: Ptr, panel: Ptr, accumulators: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         for tile, row in self.in_tiles(self.tiles, count):
-            rows, y = self.ptr_add(x, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            rows, y = (
+                self.ptr_add(x, self.mul(row, self.problem.pitch)),
+                self.ptr_add(accumulators, self.mul(row, stride)),
+            )
             self.prefetch_rows(row, tile)
             multiply = rows_function(self.kernel, tile)[1]
             self.call(multiply, rows, self.problem.pitch, panel, y, stride, groups, fresh, ahead)

@@ -18,7 +18,7 @@ from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec
 from dovetail.codegen.llvm.simd import PhiLoop, due, same, zeros
 from dovetail.dataclass import dataclass
-from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, Cell, parameters
+from dovetail.targets.cpu.gemm.blocks.builder import AccumulatorKey, Accumulators, BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel
 from dovetail.targets.cpu.gemm.blocks.rows import PANEL, TILE
 from dovetail.targets.cpu.gemm.blocks.unpack import NeonIntegers, joined_bits, moved_up, neon_codes
@@ -54,7 +54,7 @@ def nested_row(of: BlockKernel) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPointers:
     """Where a group is: limbs of each row, scales, and codes."""
 
     x: list[Ptr]
@@ -66,17 +66,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a group needs first, in registers."""
+    """The operands of a group that come first, in registers."""
 
     starts: dict[tuple[int, int, int], Vec]
-    """What sums start with, for each limb, row and vector of columns."""
+    """Initial accumulators, for each limb, row and vector of columns."""
     limbs: dict[int, Vec]
     """Four steps of the first limb, for each row."""
     codes: dict[tuple[int, int], Vec]
     """For each vector of columns and each of four steps."""
 
 
-class Source(Protocol):
+class GroupSource(Protocol):
     """Where codes and scales of a group come from."""
 
     @property
@@ -84,19 +84,20 @@ class Source(Protocol):
         """Whether bytes with two codes are multiplied as they are, and then their low halves."""
         ...
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
         """Codes of a step of a group."""
         ...
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         """Scales of a group in f32."""
         ...
 
 
-class Tile:
-    """The products of a tile of rows with one group, among which the next one is loaded and sums are scaled."""
+class GroupProducts:
+    """The products of a tile of rows with one group, software-pipelined: among them are the loads of the next group and
+    the scaling of accumulators."""
 
-    def __init__(self, t: BlockBuilder, source: Source, rows: int, width: int) -> None:
+    def __init__(self, t: BlockBuilder, source: GroupSource, rows: int, width: int) -> None:
         self.t, self.of, self.source, self.rows, self.width = t, t.of, source, rows, width
         self.cells = [(row, vector) for vector in range(width) for row in range(rows)]
         self.limbs = [t.ptr_add(Ptr("%limbs"), t.mul(I64("%pitch"), row)) for row in range(rows)]
@@ -107,31 +108,31 @@ class Tile:
         # Sums of the highest limb are complete first, and are joined from there down.
         self.turns = [(first, limb) for first in self.starts for limb in reversed(range(self.of.limbs))]
 
-    def first(self, at: Place) -> Loaded:
-        """What a group needs first."""
+    def first(self, at: GroupPointers) -> Loaded:
+        """Load the operands of a group that come first."""
         starts = {(limb, *cell): self.start(at.x, limb, cell) for limb in range(self.of.limbs) for cell in self.cells}
         limbs = {row: self.four_steps(at.x[row], *self.turns[0]) for row in range(self.rows)}
         cells = [(v, step) for v in range(self.width) for step in range(STEPS)]
         return Loaded(starts, limbs, {(v, step): self.source.codes(at, v, self.starts[0] + step) for v, step in cells})
 
     def products(
-        self, now: Loaded, held: dict[Cell, Vec], at: Place, after: Place, lines: list[Ptr]
-    ) -> tuple[dict[Cell, Vec], Loaded]:
+        self, now: Loaded, held: Accumulators, at: GroupPointers, after: GroupPointers, lines: list[Ptr]
+    ) -> tuple[Accumulators, Loaded]:
         """Sums with the products of a group, and what the group that follows needs first."""
         t, of, limbs, four, x = self.t, self.of, dict(now.limbs), dict(now.codes), at.x
-        sums, totals = dict(now.starts), dict[Cell, Vec]()
+        accumulators, totals = dict(now.starts), Accumulators()
         scales: list[Vec] = []
         for number, (first, limb) in enumerate(self.turns):
             is_last_turn, is_complete = number + 1 == len(self.turns), first == self.starts[-1]
             for step in range(STEPS):
                 for row, vector in self.cells:
-                    held_sum = sums[limb, row, vector]
-                    sums[limb, row, vector] = t.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
+                    held_sum = accumulators[limb, row, vector]
+                    accumulators[limb, row, vector] = t.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
                     if step < STEPS - 1:
                         continue
                     if is_last_turn:
                         top = of.limbs - 1
-                        totals[row, vector] = self.joined(top, sums[top, row, vector], None, x[row])
+                        totals[row, vector] = self.joined(top, accumulators[top, row, vector], None, x[row])
                     if vector == self.width - 1 and not is_last_turn:
                         limbs[row] = self.four_steps(x[row], *self.turns[number + 1])
                 if limb == 0:
@@ -147,19 +148,19 @@ class Tile:
                     scales = [t.placed(self.source.scales(at, vector)) for vector in range(self.width)]
                 if lines:
                     t.prefetch(lines.pop(0))
-        found: dict[Cell, Vec] = {}
+        updated: Accumulators = {}
         factors = {cell: scales[cell[1]] for cell in self.cells}
         for limb in reversed(range(of.limbs - 1)):
             for row, vector in self.cells:
-                totals[row, vector] = self.joined(limb, sums[limb, row, vector], totals[row, vector], x[row])
+                totals[row, vector] = self.joined(limb, accumulators[limb, row, vector], totals[row, vector], x[row])
             for row, vector in self.cells if limb else ():
                 by = t.load_spread(t.floats, x[row])
                 factors[row, vector] = t.placed(t.fmul(factors[row, vector], by))
         for cell in self.cells:
             row, vector = cell
-            found[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
+            updated[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
             for limb in reversed(range(of.limbs)):
-                sums[limb, row, vector] = self.start(after.x, limb, cell)
+                accumulators[limb, row, vector] = self.start(after.x, limb, cell)
             if vector == self.width - 1:
                 limbs[row] = self.four_steps(after.x[row], *self.turns[0])
         if of.layout.has_low:
@@ -167,13 +168,13 @@ class Tile:
             for vector in range(self.width):
                 low = t.scales(lows, vector)
                 for row in range(self.rows):
-                    found[row, vector] = t.low_added(low, x[row], found[row, vector])
-        return found, Loaded(sums, limbs, four)
+                    updated[row, vector] = t.low_added(low, x[row], updated[row, vector])
+        return updated, Loaded(accumulators, limbs, four)
 
-    def joined(self, limb: int, sums: Vec, total: Vec | None, x: Ptr) -> Vec:
+    def joined(self, limb: int, accumulators: Vec, total: Vec | None, x: Ptr) -> Vec:
         """The sums of a limb and of those above it as one number."""
         t, of = self.t, self.of
-        floats = t.bitcast(sums, "float")
+        floats = t.bitcast(accumulators, "float")
         if total is None:
             assert of.joined_at is not None, "NEON adds it in memory"
             total = t.number(t.ptr_add(x, of.joined_at), t.floats)
@@ -183,7 +184,7 @@ class Tile:
             return t.placed(t.fma(floats, same(t.floats, float(of.place(limb))), total))
         return t.placed(t.fadd(floats, total))
 
-    def start(self, x: list[Ptr], limb: int, cell: Cell) -> Vec:
+    def start(self, x: list[Ptr], limb: int, cell: AccumulatorKey) -> Vec:
         return self.t.number(self.t.ptr_add(x[cell[0]], self.of.first_at(limb, self.rows)), self.t.ints)
 
     def four_steps(self, x: Ptr, first: int, limb: int) -> Vec:
@@ -200,7 +201,9 @@ class _Panel(BlockBuilder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__(of)
         self.moves_codes = of.is_nested and not of.layout.is_expanded
-        self.tile = Tile(self, _PanelCodes(self, self.moves_codes), rows, max(1, min(of.vectors, of.cells // rows)))
+        self.tile = GroupProducts(
+            self, _PanelCodes(self, self.moves_codes), rows, max(1, min(of.vectors, of.cells // rows))
+        )
         self.passes = of.vectors // self.tile.width
         # Panels that many rows share are expanded in L1, and rows come from L2. Those that are prefetched must be
         # there: a page that was never written is looked for each time.
@@ -220,28 +223,28 @@ class _Panel(BlockBuilder):
                 for row, vector in tile.cells
             }
             held = {cell: self.held(there, FRESH) for cell, there in places.items()}
-            for cell, found in self._along(panel, codes, self._ahead(number), held).items():
-                self.store_lanes(found, places[cell])
-        given = (*PANEL, *parameters("ptr following")) if self.prefetches_rows else PANEL
-        return self.function(Signature(f"{of.name}.{tile.rows}", given))
+            for cell, total in self._along(panel, codes, self._ahead(number), held).items():
+                self.store_lanes(total, places[cell])
+        arguments = (*PANEL, *parameters("ptr following")) if self.prefetches_rows else PANEL
+        return self.function(Signature(f"{of.name}.{tile.rows}", arguments))
 
     def _ahead(self, number: I64) -> Ptr:
-        """What a pass prefetches: its share of the rows, or of the panel, that follow."""
+        """Return the lines that a pass prefetches: its share of the rows, or of the panel, that follow."""
         if self.prefetches_rows:
             return self.ptr_add(Ptr("%following"), self.mul(self.mul(number, self.row_share), I64("%pitch")))
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
         start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
         return self.ptr_add(start, self.mul(number, share))
 
-    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each row and vector of columns."""
         of, tile = self.of, self.tile
         pace = of.group_bytes if self.prefetches_rows else of.layout.group_bytes // self.passes
-        early = tile.first(Place(tile.limbs, panel, codes))
+        early = tile.first(GroupPointers(tile.limbs, panel, codes))
         along = PhiLoop(self)
         group, panel, codes, ahead = along.carry(I64("0")), along.carry(panel), along.carry(codes), along.carry(ahead)
         x = [along.carry(row) for row in tile.limbs]
-        sums = {cell: along.carry(held[cell]) for cell in tile.cells}
+        accumulators = {cell: along.carry(held[cell]) for cell in tile.cells}
         now = Loaded(
             {key: along.carry(start) for key, start in early.starts.items()},
             {row: along.carry(limbs) for row, limbs in early.limbs.items()},
@@ -257,8 +260,10 @@ class _Panel(BlockBuilder):
         if self.prefetches_rows:
             rows = [self.ptr_add(ahead, self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
             lines = [self.ptr_add(row, line) for row in rows for line in range(0, of.group_bytes, LINE)]
-        then = Place(next_x, panel, next_codes)
-        found, late = tile.products(now, dict(sums), Place(x, panel, codes), then, lines if self.passes > 1 else [])
+        then = GroupPointers(next_x, panel, next_codes)
+        updated, late = tile.products(
+            now, dict(accumulators), GroupPointers(x, panel, codes), then, lines if self.passes > 1 else []
+        )
         along.end(
             [
                 (group, following),
@@ -266,14 +271,14 @@ class _Panel(BlockBuilder):
                 (codes, next_codes),
                 (ahead, self.ptr_add(ahead, pace)),
                 *zip(x, next_x, strict=True),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
                 *[(phi, late.starts[key]) for key, phi in now.starts.items()],
                 *[(phi, late.limbs[row]) for row, phi in now.limbs.items()],
                 *[(phi, late.codes[key]) for key, phi in now.codes.items()],
             ],
             goes_on,
         )
-        return found
+        return updated
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +288,11 @@ class _PanelCodes:
     t: BlockBuilder
     moves_codes: bool
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
-        found = panel_codes(self.t, at.codes, vector, self.t.of.layout.words.codes[0][step], self.moves_codes)
-        return self.t.placed(found) if self.t.of.layout.is_narrow and not self.moves_codes else found
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
+        codes = panel_codes(self.t, at.codes, vector, self.t.of.layout.words.codes[0][step], self.moves_codes)
+        return self.t.placed(codes) if self.t.of.layout.is_narrow and not self.moves_codes else codes
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         return self.t.scales(at.panel, vector)
 
 
@@ -309,7 +314,7 @@ class _Blocks(BlockBuilder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__(of)
         self.source = _BlockCodes(self)
-        self.tile = Tile(self, self.source, rows, 1)
+        self.tile = GroupProducts(self, self.source, rows, 1)
         self.rows = range(rows)
 
     def written(self) -> Function:
@@ -328,23 +333,24 @@ class _Blocks(BlockBuilder):
                 halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
                 ahead = self.ptr_add(self.ptr_add(panel, NEAR * packed.block_bytes), self.mul(number, share))
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
-                sums = {(row, 0): self.ptr_add(start, self.mul(I64("%stride"), row)) for row in self.rows}
-                held = {cell: self.load_lanes(self.floats, at) for cell, at in sums.items()}
-                for cell, found in self._block(words, halves, ahead, x, held).items():
-                    self.store_lanes(found, sums[cell])
+                accumulators = {(row, 0): self.ptr_add(start, self.mul(I64("%stride"), row)) for row in self.rows}
+                held = {cell: self.load_lanes(self.floats, at) for cell, at in accumulators.items()}
+                for cell, total in self._block(words, halves, ahead, x, held).items():
+                    self.store_lanes(total, accumulators[cell])
         return self.function(Signature(f"{of.name}.few.{len(self.rows)}", TILE))
 
-    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
         """Sums plus the products with a block; each group prefetches some lines."""
         of, packed = self.of, self.of.packed
         self.source.begin(words, self.placed(self.scales(halves, 0, packed)))
         places = [
-            Place([self.group_at(row, group) for row in x], halves, words, group) for group in range(packed.groups)
+            GroupPointers([self.group_at(row, group) for row in x], halves, words, group)
+            for group in range(packed.groups)
         ]
         lines = [self.ptr_add(ahead, line) for line in range(0, packed.block_bytes // of.vectors, LINE)]
         return (self._pairs if of.sums_are_scaled else self._one_by_one)(places, lines, held)
 
-    def _one_by_one(self, places: list[Place], lines: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _one_by_one(self, places: list[GroupPointers], lines: list[Ptr], held: Accumulators) -> Accumulators:
         loaded = self.tile.first(places[0])
         for number, at in enumerate(places):
             self._fetch(due(lines, number, len(places)))
@@ -358,7 +364,7 @@ class _Blocks(BlockBuilder):
             self.prefetch(line)
             self.prefetch(self.ptr_add(line, (FAR - NEAR) * self.of.packed.block_bytes), level=2)
 
-    def _pairs(self, places: list[Place], lines: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _pairs(self, places: list[GroupPointers], lines: list[Ptr], held: Accumulators) -> Accumulators:
         """With one limb, sums of two groups are scaled at once.
 
         A multiply-add takes two cycles more than SDOT, and where one follows the other a pipe writes nothing for a
@@ -370,7 +376,7 @@ class _Blocks(BlockBuilder):
         for first in range(0, len(places), 2):
             # After the last groups there are none to load: their own numbers are loaded again.
             pair, after = places[first : first + 2], places[min(first + 2, len(places) - 2) :][:2]
-            sums, totals, factors = starts, dict[tuple[int, int], Vec](), list[Vec]()
+            accumulators, totals, factors = starts, dict[tuple[int, int], Vec](), list[Vec]()
             for number, at in enumerate(pair):
                 self._fetch(due(lines, first + number, len(places)))
                 then = after[0] if number else pair[1]
@@ -378,40 +384,44 @@ class _Blocks(BlockBuilder):
                     following = (then, tile.starts[0]) if next_one is None else (at, next_one)
                     if number and following[0] is then:
                         factors = [self.placed(self.source.factors(each.group)) for each in pair]
-                    self._four_products(number, sums, loaded, following)
+                    self._four_products(number, accumulators, loaded, following)
             for row in self.rows:
-                totals[0, row] = tile.joined(0, sums[0, row], None, pair[0].x[row])
-            held, starts = self._scaled(pair, after, sums, totals, factors, held)
+                totals[0, row] = tile.joined(0, accumulators[0, row], None, pair[0].x[row])
+            held, starts = self._scaled(pair, after, accumulators, totals, factors, held)
         return held
 
     def _four_products(
-        self, number: int, sums: dict[tuple[int, int], Vec], loaded: Loaded, following: tuple[Place, int]
+        self,
+        number: int,
+        accumulators: dict[tuple[int, int], Vec],
+        loaded: Loaded,
+        following: tuple[GroupPointers, int],
     ) -> None:
         """Add the products of four steps of one of two groups, and load what the steps that follow need."""
         then, start = following
         for step in range(STEPS):
             for row in self.rows:
                 codes, limbs = loaded.codes[0, step], loaded.limbs[row]
-                sums[number, row] = self.dot_by_lane(sums[number, row], codes, limbs, step)
+                accumulators[number, row] = self.dot_by_lane(accumulators[number, row], codes, limbs, step)
                 if step == STEPS - 1:
                     loaded.limbs[row] = self.tile.four_steps(then.x[row], start, 0)
             loaded.codes[0, step] = self.source.codes(then, 0, start + step)
 
     def _scaled(
-        self, pair: list[Place], after: list[Place], sums: dict[tuple[int, int], Vec],
-        totals: dict[tuple[int, int], Vec], factors: list[Vec], held: dict[Cell, Vec],
-    ) -> tuple[dict[Cell, Vec], dict[tuple[int, int], Vec]]:  # fmt: skip
+        self, pair: list[GroupPointers], after: list[GroupPointers], accumulators: dict[tuple[int, int], Vec],
+        totals: dict[tuple[int, int], Vec], factors: list[Vec], held: Accumulators,
+    ) -> tuple[Accumulators, dict[tuple[int, int], Vec]]:  # fmt: skip
         """Sums plus those of two groups times their scales, and what those of the next two start with."""
         tile, starts = self.tile, dict[tuple[int, int], Vec]()
         scales = [self.fmul(self.source.scale, each) for each in factors]
         scales = [self.placed(each) for each in scales]
         for number in range(2):
             for row in self.rows if number else ():
-                totals[1, row] = tile.joined(0, sums[1, row], None, pair[1].x[row])
+                totals[1, row] = tile.joined(0, accumulators[1, row], None, pair[1].x[row])
             for row in self.rows:
                 starts[number, row] = tile.start(after[number].x, 0, (row, 0))
-                found = self.fma(totals[number, row], scales[number], held[row, 0])
-                held = {**held, (row, 0): self.placed(found)}
+                total = self.fma(totals[number, row], scales[number], held[row, 0])
+                held = {**held, (row, 0): self.placed(total)}
         return held, starts
 
 
@@ -434,10 +444,10 @@ class _BlockCodes:
         """The integers of a group, which multiply the scale of its block."""
         return self.integers.floats(self.of.words.scales[group])
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         return self.t.fmul(self.scale, self.factors(at.group))
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
         terms, load = self.of.words.codes[at.group][step], self.t.words_at(at.codes, volatile=True)
         return self.t.placed((moved_up if self.of.is_nested else neon_codes)(self.t, terms, load))
 
@@ -470,11 +480,11 @@ class _NestedRow(BlockBuilder):
         codes = self.ptr_add(Ptr("%panel"), self.of.layout.head_bytes)
         places = {cell: self.ptr_add(Ptr("%sums"), 4 * self.of.dot.lanes * cell[1]) for cell in self.cells}
         held = {cell: self.held(there, FRESH) for cell, there in places.items()}
-        for cell, found in self._along(Ptr("%panel"), _Group(codes, Ptr("%limbs")), held).items():
-            self.store_lanes(found, places[cell])
+        for cell, total in self._along(Ptr("%panel"), _Group(codes, Ptr("%limbs")), held).items():
+            self.store_lanes(total, places[cell])
         return self.function(Signature(f"{self.of.name}.1", PANEL))
 
-    def _along(self, panel: Ptr, at: _Group, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, at: _Group, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each vector of columns."""
         of = self.of
         early, limbs = self._started(at.x)
@@ -485,7 +495,7 @@ class _NestedRow(BlockBuilder):
         along = PhiLoop(self)
         group, panel = along.carry(I64("0")), along.carry(panel)
         here = _Group(along.carry(at.codes), along.carry(at.x))
-        sums = {cell: along.carry(held[cell]) for cell in self.cells}
+        accumulators = {cell: along.carry(held[cell]) for cell in self.cells}
         lows = {cell: along.carry(early[cell]) for cell in self.cells}
         following = self.following(group)
         goes_on = self.icmp("slt", following, I64("%groups"))
@@ -495,7 +505,7 @@ class _NestedRow(BlockBuilder):
             self.opaque(self.ptr_add(here.x, self.select_int(goes_on, of.group_bytes, 0))),
         )
         totals, late = self._two_groups(here, then, lows, panel)
-        found = self._scaled(here, panel, totals, sums)
+        updated = self._scaled(here, panel, totals, accumulators)
         late = self._moved_up(late)
         along.end(
             [
@@ -503,16 +513,16 @@ class _NestedRow(BlockBuilder):
                 (panel, self.ptr_add(panel, of.layout.group_bytes)),
                 (here.codes, then.codes),
                 (here.x, then.x),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
                 *[(phi, late[cell]) for cell, phi in lows.items()],
             ],
             goes_on,
         )
-        return found
+        return updated
 
     def _two_groups(
-        self, here: _Group, then: _Group, lows: dict[Cell, Vec], panel: Ptr
-    ) -> tuple[dict[Cell, Vec], dict[Cell, Vec]]:
+        self, here: _Group, then: _Group, lows: Accumulators, panel: Ptr
+    ) -> tuple[Accumulators, Accumulators]:
         """Sums of a group with its whole bytes, and of the low halves of the one that follows."""
         totals = dict(lows)
         limbs = self._four_steps(here.x, self.half)
@@ -528,30 +538,30 @@ class _NestedRow(BlockBuilder):
                 self._add_low(then, late, following, step, cell)
         return totals, late
 
-    def _scaled(self, here: _Group, panel: Ptr, totals: dict[Cell, Vec], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _scaled(self, here: _Group, panel: Ptr, totals: Accumulators, held: Accumulators) -> Accumulators:
         """Sums plus those of a group times its scales."""
-        found: dict[Cell, Vec] = {}
+        accumulators: Accumulators = {}
         for cell, total in totals.items():
             scales, joined = self.scales(panel, cell[1]), self.joined([total], here.x)
-            found[cell] = self.placed(self.added(joined, scales, here.x, held[cell]))
+            accumulators[cell] = self.placed(self.added(joined, scales, here.x, held[cell]))
         if self.of.layout.has_low:
             lows = self.ptr_add(panel, self.of.layout.scale_bytes)
-            return {cell: self.low_added(self.scales(lows, cell[1]), here.x, x) for cell, x in found.items()}
-        return found
+            return {cell: self.low_added(self.scales(lows, cell[1]), here.x, x) for cell, x in accumulators.items()}
+        return accumulators
 
-    def _started(self, x: Ptr) -> tuple[dict[Cell, Vec], Vec]:
-        """What the sums of a group start with, and its numbers for low halves."""
+    def _started(self, x: Ptr) -> tuple[Accumulators, Vec]:
+        """Return the initial accumulators of a group, and its numbers for low halves."""
         starts = {cell: self.number(self.ptr_add(x, self.of.first_at(0, 1)), self.ints) for cell in self.cells}
         return starts, self._four_steps(x, 0)
 
-    def _codes(self, of: _Group, cell: Cell, step: int) -> Vec:
+    def _codes(self, of: _Group, cell: AccumulatorKey, step: int) -> Vec:
         return panel_codes(self, of.codes, cell[1], self.of.layout.words.codes[0][step], False)
 
-    def _add_low(self, of: _Group, sums: dict[Cell, Vec], limbs: Vec, step: int, cell: Cell) -> None:
-        sums[cell] = self.dot_by_lane(sums[cell], self.placed(self._codes(of, cell, step)), limbs, step)
+    def _add_low(self, of: _Group, accumulators: Accumulators, limbs: Vec, step: int, cell: AccumulatorKey) -> None:
+        accumulators[cell] = self.dot_by_lane(accumulators[cell], self.placed(self._codes(of, cell, step)), limbs, step)
 
-    def _moved_up(self, sums: dict[Cell, Vec]) -> dict[Cell, Vec]:
-        return {cell: self.placed(self.lanewise("shl", held, 4)) for cell, held in sums.items()}
+    def _moved_up(self, accumulators: Accumulators) -> Accumulators:
+        return {cell: self.placed(self.lanewise("shl", held, 4)) for cell, held in accumulators.items()}
 
     def _four_steps(self, x: Ptr, first: int) -> Vec:
         """Numbers of a row for four steps."""

@@ -190,7 +190,7 @@ class BlockKernel:
 
     @property
     def alone_at(self) -> int:
-        """The same of one row with two sums."""
+        """Bytes of a group before that number for one row, which has two accumulators."""
         return self.start_at(self.starts + 1)
 
     @property
@@ -200,7 +200,7 @@ class BlockKernel:
 
     @property
     def bias(self) -> float:
-        """What sums of all limbs, taken as floats, are too large by."""
+        """Return by how much sums of all limbs, taken as floats, are too large."""
         return float(BIAS * sum([self.place(limb) for limb in range(self.limbs)]))
 
     @property
@@ -210,7 +210,7 @@ class BlockKernel:
         return -(-self.start_at(count) // 16) * 16
 
     def place(self, limb: int) -> int:
-        """What one of a limb counts."""
+        """Return the weight of one unit of a limb."""
         return 1 << DIGIT_BITS * limb
 
     @property

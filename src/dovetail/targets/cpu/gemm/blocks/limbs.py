@@ -16,7 +16,7 @@ from functools import cache
 from typing import Literal
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import SimdBuilder, same, zeros
@@ -55,11 +55,11 @@ def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 
 class LimbBuilder(SimdBuilder):
-    """What functions that turn numbers into limbs share; scalars are spelled."""
+    """Shared code of functions that split numbers into limbs; scalars are spelled."""
 
     def __init__(self, of: BlockKernel, count: int) -> None:
         super().__init__()
-        self.of, self.count, self.floats = of, count, Lanes(count, "float")
+        self.of, self.count, self.floats = of, count, VectorType(count, "float")
 
     def largest(self, x: Vec) -> str:
         """The bits of the largest magnitude; infinities and NaN are above all numbers."""
@@ -111,7 +111,7 @@ class LimbBuilder(SimdBuilder):
 
 
 class _Row(LimbBuilder):
-    """The function that turns a row into limbs, group by group."""
+    """The function that splits a row into limbs, group by group."""
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, of.group)
@@ -127,8 +127,8 @@ class _Row(LimbBuilder):
                 places = [self.ptr_add(source, 4 * of.group * i) for i in range(step)]
                 for i, x in enumerate([self.load_lanes(self.floats, at) for at in places]):
                     self.write(x, self.ptr_add(target, of.group_bytes * i))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
-        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", parameters))
 
     def write(self, x: Vec, target: Ptr) -> None:
         """Write a group."""
@@ -148,8 +148,8 @@ class _Row(LimbBuilder):
         scale = self.let(f"fmul float {largest}, {literal(1.0 / levels, f32)}")
         inverse = self.let(f"fdiv float {float(levels)}, {largest}")
         held = self.let(f"select i1 {none}, float 0.0, float {scale}")
-        made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
-        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
+        factor = self.let(f"select i1 {none}, float 0.0, float {inverse}")
+        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), factor
 
     def store_scalar(self, kind: str, x: str, there: Ptr) -> None:
         self.emit(f"store {kind} {x}, ptr {there}, align 4")
@@ -175,7 +175,7 @@ class _Row(LimbBuilder):
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 
     def _store_start(self, digit: Vec, there: Ptr) -> None:
-        """What the sums of a limb start with: what stored codes are above the codes counts less."""
+        """Store the initial accumulator of a limb: what stored codes are above the codes counts less."""
         of = self.of
         start = str(MAGIC)
         if of.layout.zero:
@@ -185,11 +185,11 @@ class _Row(LimbBuilder):
 
     def store_number(self, kind: Literal["float", "i32"], number: str, there: Ptr) -> None:
         """A number that others are added to."""
-        self.store_lanes(self.spread(number, Lanes(self.of.number_bytes // 4, kind)), there)
+        self.store_lanes(self.spread(number, VectorType(self.of.number_bytes // 4, kind)), there)
 
 
 class _NestedRow(_Row):
-    """The same where bytes have two codes: those of their high halves are the second half of a group."""
+    """The function for bytes that have two codes: those of their high halves are the second half of a group."""
 
     def write(self, x: Vec, target: Ptr) -> None:
         of, zero = self.of, self.of.layout.zero
@@ -270,15 +270,15 @@ def lows_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 def integer_quads(of: tuple[Integer, ...]) -> list[tuple[Term, ...]]:
     """Where the integers of four groups each are: in order in the bytes of words."""
-    found = [in_byte(integer) for integer in of]
-    assert [place for place, _ in found] == [group % 4 for group in range(len(of))], "four are the bytes of a word"
-    quads = [[terms for _, terms in found[first : first + 4]] for first in range(0, len(of), 4)]
+    terms_at = [in_byte(integer) for integer in of]
+    assert [place for place, _ in terms_at] == [group % 4 for group in range(len(of))], "four are the bytes of a word"
+    quads = [[terms for _, terms in terms_at[first : first + 4]] for first in range(0, len(of), 4)]
     assert all(terms == four[0] for four in quads for terms in four), "four are at the same place of bytes"
     return [four[0] for four in quads]
 
 
 def _sums(of: BlockKernel) -> Function:
-    """The function that turns sums of groups into limbs, block by block."""
+    """The function that splits sums of groups into limbs, block by block."""
     t = LimbBuilder(of, of.packed.groups)
     with t.loop(0, I64("%blocks")) as block:
         source = t.ptr_add(Ptr("%limbs"), t.mul(block, t.count * of.group_bytes))
@@ -294,8 +294,8 @@ def _sums(of: BlockKernel) -> Function:
         integers = t.integers(t.times(sums, inverse), bits + 1)
         for limb, digit in enumerate(t.digits(integers, _limbs(of), _SUM_BITS)):
             t.store_bytes(digit, target, LIMBS_AT + limb * t.count)
-    given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
-    return t.function(Signature(f"{of.name}.sums", given))
+    parameters = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
+    return t.function(Signature(f"{of.name}.sums", parameters))
 
 
 class _Lows(BlockBuilder):
@@ -327,11 +327,11 @@ class _Lows(BlockBuilder):
 
     def _factors(self, x: Ptr) -> list[Vec]:
         """Limbs of the sums of four groups, in all lanes; those of a limb follow each other."""
-        found: list[Vec] = []
+        factors: list[Vec] = []
         for at in range(0, sums_bytes(self.of) - LIMBS_AT, 16):
             some = self.load_lanes(self.ints, self.ptr_add(x, LIMBS_AT + at), 16)
-            found += [self.four_bytes(some, lane) for lane in range(4)]
-        return found
+            factors += [self.four_bytes(some, lane) for lane in range(4)]
+        return factors
 
     def _total(self, integers: list[Vec], factors: list[Vec]) -> Vec:
         """The integers of a block times the sums of its groups, from the highest limb down."""

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from functools import partial
 
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.simd import Step, Stream, due, numbers, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, parameters
@@ -81,8 +81,8 @@ class AnyOrder(OneRow):
         for number, some in enumerate(self.sets):
             for line in self.line_offsets[number :: len(self.sets)]:
                 self.prefetch(self.ptr_add(ahead, line))
-            found, words, x = self._set(words, x, some)
-            totals |= found
+            joined, words, x = self._set(words, x, some)
+            totals |= joined
             words, x = (self.after(pointer, totals[some[-1]]) for pointer in (words, x))
             integers.words = words
             while done in totals:
@@ -120,8 +120,8 @@ class AnyOrder(OneRow):
                 for group in groups:
                     factor = self.factor(self.group_at(x, group), limb, step)
                     sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
-        found = {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self.group_at(x, g)) for g in groups}
-        return found, words, x
+        joined = {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self.group_at(x, g)) for g in groups}
+        return joined, words, x
 
 
 class SixBits(OneRow):
@@ -179,16 +179,16 @@ class SixBits(OneRow):
 
     def _scaled(self, integers: NeonIntegers, x: Ptr, group: int, sums: Vec) -> list[Step]:
         """Instructions that add the sums of a group times its scale, one after the other."""
-        made: dict[str, Vec] = {}
+        values: dict[str, Vec] = {}
 
         def join() -> None:
-            made["total"] = self.placed(self.joined([sums], x))
+            values["total"] = self.placed(self.joined([sums], x))
 
         def convert() -> None:
-            made["factor"] = self.placed(integers.floats(self.of.packed.words.scales[group]))
+            values["factor"] = self.placed(integers.floats(self.of.packed.words.scales[group]))
 
         def add() -> None:
-            self.inside = self.placed(self.plus(made["total"], made["factor"], self.inside))
+            self.inside = self.placed(self.plus(values["total"], values["factor"], self.inside))
 
         return [join, convert, add]
 
@@ -204,7 +204,7 @@ class _Loaded:
     """What a group of products needs first."""
 
     low: Vec
-    """What the sum of low halves starts with, and that of whole bytes."""
+    """Return the initial accumulators of low halves and of whole bytes."""
     whole: Vec
     limbs: tuple[Vec, Vec]
     """Numbers of a row for low halves, and for whole bytes."""
@@ -287,20 +287,20 @@ class Nested(OneRow):
 
     def _scaled(self, sums: tuple[Vec, Vec], above: Vec, scales: Vec, integers: Vec, place: int) -> list[Step]:
         """Instructions that add the sums of a group times its scale, one after the other."""
-        made = {"total": above}
+        values = {"total": above}
 
         def join(part: int, lane: int) -> None:
             floats = self.bitcast(sums[part], "float")
-            made["total"] = self.placed(self.fma(floats, self.splat_lane(scales, lane), made["total"]))
+            values["total"] = self.placed(self.fma(floats, self.splat_lane(scales, lane), values["total"]))
 
         def spread() -> None:
-            made["factor"] = self.placed(self._spread(integers, place))
+            values["factor"] = self.placed(self._spread(integers, place))
 
         def subtract() -> None:
-            made["factor"] = self.placed(self.lanewise("fsub", made["factor"], _START))
+            values["factor"] = self.placed(self.lanewise("fsub", values["factor"], _START))
 
         def add() -> None:
-            self.inside = self.placed(self.plus(made["total"], made["factor"], self.inside))
+            self.inside = self.placed(self.plus(values["total"], values["factor"], self.inside))
 
         return [lambda: join(0, ABOVE), spread, lambda: join(1, 0), subtract, add]
 
@@ -314,10 +314,10 @@ class Nested(OneRow):
         lanes = self.of.dot.lanes
         order = [part for lane in range(lanes) for part in (_OUTSIDE, _OUTSIDE, 4 * lane + place, 4 * lanes)]
         name = f"llvm.aarch64.neon.tbl2.{self.raw.mangled}"
-        found = self.instruction(name, self.raw, integers, same(self.raw, _HIGHEST), numbers(self.raw, order))
-        return self.bitcast(found, "float", lanes)
+        bits = self.instruction(name, self.raw, integers, same(self.raw, _HIGHEST), numbers(self.raw, order))
+        return self.bitcast(bits, "float", lanes)
 
-    def _without_lows(self, words: Ptr, halves: Ptr, made: dict[str, Vec]) -> list[Step]:
+    def _without_lows(self, words: Ptr, halves: Ptr, values: dict[str, Vec]) -> list[Step]:
         """Instructions that take the integers of a block's lows times sums of the row, of two limbs, from what is held.
 
         The integers of four groups are multiplied at once.
@@ -326,34 +326,36 @@ class Nested(OneRow):
         quads = integer_quads(of.packed.words.lows)
 
         def load() -> None:
-            made["limbs"] = self._loaded(self.ints, self.ptr_add(self.lows, LIMBS_AT))
-            made.update({limb: self._loaded(self.ints, self.magic) for limb in ("0", "1")})
+            values["limbs"] = self._loaded(self.ints, self.ptr_add(self.lows, LIMBS_AT))
+            values.update({limb: self._loaded(self.ints, self.magic) for limb in ("0", "1")})
 
         def unpack(quad: int) -> None:
-            made["four"] = self._unpacked(words, quads[quad])
+            values["four"] = self._unpacked(words, quads[quad])
 
         def multiply(quad: int, limb: int) -> None:
-            made[f"{limb}"] = self.dot_by_lane(made[f"{limb}"], made["four"], made["limbs"], len(quads) * limb + quad)
+            values[f"{limb}"] = self.dot_by_lane(
+                values[f"{limb}"], values["four"], values["limbs"], len(quads) * limb + quad
+            )
 
         def join() -> None:
-            high, taken = self.bitcast(made["1"], "float"), self._loaded(self.floats, self.taken)
-            made["total"] = self.placed(self.fma(high, same(self.floats, 256.0), taken))
+            high, taken = self.bitcast(values["1"], "float"), self._loaded(self.floats, self.taken)
+            values["total"] = self.placed(self.fma(high, same(self.floats, 256.0), taken))
 
         def add() -> None:
-            low = self.bitcast(made["0"], "float")
-            made["total"] = self.placed(self.fadd(made["total"], low))
+            low = self.bitcast(values["0"], "float")
+            values["total"] = self.placed(self.fadd(values["total"], low))
 
         def scale() -> None:
             row = self.load_spread(self.floats, self.lows)
-            made["scales"] = self.placed(self.fmul(self.scales(halves, 0, of.packed), row))
+            values["scales"] = self.placed(self.fmul(self.scales(halves, 0, of.packed), row))
 
         def subtract() -> None:
-            made["held"] = self.placed(self.fma(made["total"], made["scales"], made["held"]))
+            values["held"] = self.placed(self.fma(values["total"], values["scales"], values["held"]))
 
-        found: list[Step] = [load]
+        steps: list[Step] = [load]
         for quad in range(len(quads)):
-            found += [partial(unpack, quad), partial(multiply, quad, 1), partial(multiply, quad, 0)]
-        return [*found, scale, join, add, subtract]
+            steps += [partial(unpack, quad), partial(multiply, quad, 1), partial(multiply, quad, 0)]
+        return [*steps, scale, join, add, subtract]
 
     def _first(self, x: Ptr) -> _Loaded:
         low, whole = self._loaded(self.ints, self.magic), self._loaded(self.ints, self.ptr_add(x, self.of.start_at(0)))
@@ -374,7 +376,7 @@ class Nested(OneRow):
         self.store_lanes(x, there, 16)
         return there
 
-    def _loaded(self, kind: Lanes, pointer: Ptr) -> Vec:
+    def _loaded(self, kind: VectorType, pointer: Ptr) -> Vec:
         """A vector that is loaded where this is written."""
         return self.load_lanes(kind, pointer, 16, volatile=True)
 
@@ -382,7 +384,7 @@ class Nested(OneRow):
 def word_sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[list[int]]:
     """Groups whose codes are in the same words, those with the most words in common first."""
     words = [{term.word for term in steps[0]} for steps in codes]
-    left, found = list(range(len(codes))), list[list[int]]()
+    left, sets = list(range(len(codes))), list[list[int]]()
     while left:
         some = [left.pop(0)]
         while len(some) < most:
@@ -392,8 +394,8 @@ def word_sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> lis
                 break
             some.append(shared)
             left.remove(shared)
-        found.append(sorted(some))
-    return found
+        sets.append(sorted(some))
+    return sets
 
 
 __all__ = ["AnyOrder", "Nested", "SixBits"]

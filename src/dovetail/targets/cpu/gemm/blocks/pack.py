@@ -74,12 +74,12 @@ class BlockLayout:
 
     @property
     def read(self) -> BlockLayout:
-        """What kernels of products read: blocks of one group."""
+        """Return the layout that GEMM kernels read: blocks of one group."""
         return self if self.groups == 1 else self.expanded
 
     @property
     def expanded(self) -> BlockLayout:
-        """What blocks are expanded to."""
+        """Return the layout to which blocks are expanded."""
         return replace(self, is_expanded=True)
 
     @property
@@ -89,15 +89,15 @@ class BlockLayout:
 
     @property
     def zero(self) -> int:
-        """What stored codes are above the codes."""
+        """Return by how much stored codes are above the codes."""
         return 0 if self.is_signed and not self.is_narrow and not self.is_expanded else self.format.zero
 
     @property
     def has_low(self) -> bool:
         if self.is_expanded and self.by_lane and block_words(self.name).lows:
             return False
-        _, found = traced(self.name)
-        return found.low is not None or found.below is not None
+        _, integers = traced(self.name)
+        return integers.low is not None or integers.below is not None
 
     @property
     def block(self) -> int:
@@ -159,10 +159,10 @@ class BlockPanels:
         of = self.layout_of
         return f"blocks {of.name} {of.columns} {of.is_signed} {of.order} {self.streams} {self.size} {self.counts}"
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """Blocks as [panel, block, bytes]."""
-        packed = HUGE_PAGES.array(self.room(given[0].shape[1]), self.dtype)
-        self.write(packed, *given)
+        packed = HUGE_PAGES.array(self.room(weights[0].shape[1]), self.dtype)
+        self.write(packed, *weights)
         return packed
 
     @property
@@ -176,9 +176,9 @@ class BlockPanels:
         steps = deep // of.format.bytes * of.format.elements
         return -(-self.size // width), steps // of.block, of.block_bytes
 
-    def write(self, packed: Array, *given: Array) -> None:
+    def write(self, packed: Array, *weights: Array) -> None:
         """Write all panels."""
-        of, left = self.layout_of, list(given)
+        of, left = self.layout_of, list(weights)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
         width = of.columns // len(self.streams)
         panels = len(packed)
@@ -195,12 +195,12 @@ class BlockPanels:
         """Write some rows of blocks into one stream of their panels: the words of a row become a lane of vectors."""
         of, at = self.layout_of, slice(stream * width, (stream + 1) * width)
         count, blocks = panels.shape[:2]
-        given = rows.reshape(count, width, blocks, of.format.bytes)
+        stored = rows.reshape(count, width, blocks, of.format.bytes)
         for number, start in enumerate(of.format.halves):
             first = number * of.scale_bytes
             heads = panels[..., first : first + of.scale_bytes].view(np.uint16)
-            heads[..., at] = _numbers(given, np.uint16, start, 1)[..., 0].transpose(0, 2, 1)
-        words = _numbers(given, np.uint32, integer_bytes(of.name).start, of.words.count)
+            heads[..., at] = _numbers(stored, np.uint16, start, 1)[..., 0].transpose(0, 2, 1)
+        words = _numbers(stored, np.uint32, integer_bytes(of.name).start, of.words.count)
         if of.zero and not of.is_narrow:
             words = words ^ np.uint32(0x80808080)
         body = panels[..., of.head_bytes :].view(np.uint32).reshape(count, blocks, -1, of.columns)
@@ -245,25 +245,25 @@ class BlockPanels:
         firsts = [sorted({first for right, first in self.streams if right == i}) for i in range(len(wide))]
         of = self.layout_of
         return (bool(of.format.halves) or of.name in _AGAIN) and all(
-            found == list(range(0, n, self.size)) and n == len(found) * self.size
-            for n, found in zip(wide, firsts, strict=True)
+            columns == list(range(0, n, self.size)) and n == len(columns) * self.size
+            for n, columns in zip(wide, firsts, strict=True)
         )
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-        """The matrices of blocks that panels were made of."""
+        """Return the matrices of blocks that were packed into panels."""
         width = self.layout_of.columns // len(self.streams)
-        given, rights = list(shapes), list[Array]()
+        left, rights = list(shapes), list[Array]()
         for count in self.counts:
-            some = [given.pop(0) for _ in range(count)]
+            some = [left.pop(0) for _ in range(count)]
             rights.append(np.empty((sum([rows for rows, _ in some]), some[0][1]), np.uint8))
         for stream, (right, first) in enumerate(self.streams):
             rows = self._blocks(packed, stream, width).reshape(-1, shapes[0][1])
             rights[right][first : first + self.size] = rows[: self.size]
-        found: list[Array] = []
+        matrices: list[Array] = []
         for whole, count in zip(rights, self.counts, strict=True):
-            sizes = [shapes[len(found) + i][0] for i in range(count)]
-            found += np.split(whole, np.cumsum(sizes)[:-1])
-        return tuple(found)
+            sizes = [shapes[len(matrices) + i][0] for i in range(count)]
+            matrices += np.split(whole, np.cumsum(sizes)[:-1])
+        return tuple(matrices)
 
     def _blocks(self, panels: Array, stream: int, width: int) -> Array:
         """Rows of blocks of a stream."""
@@ -271,10 +271,10 @@ class BlockPanels:
         if not of.format.halves:
             return _AGAIN[of.name](*self._taken(panels, stream, width))
         count, blocks = panels.shape[:2]
-        found = np.empty((count, width, blocks, of.format.bytes), np.uint8)
+        stored = np.empty((count, width, blocks, of.format.bytes), np.uint8)
         heads = panels[..., : of.head_bytes].reshape(count, blocks, -1, of.columns, 2)[:, :, :, at]
         for number, start in enumerate(of.format.halves):
-            found[..., start : start + 2] = heads[:, :, number].transpose(0, 2, 1, 3)
+            stored[..., start : start + 2] = heads[:, :, number].transpose(0, 2, 1, 3)
         body = panels[..., of.head_bytes :].reshape(count, blocks, -1, of.columns, 4)[:, :, :, at]
         if of.zero and not of.is_narrow:
             body = body ^ np.uint8(128)
@@ -284,11 +284,11 @@ class BlockPanels:
         if of.is_nested:
             body = body.copy()
             unnest(of.name, body.view(np.uint32)[..., 0])
-        found[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
+        stored[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
         if of.name in SPREAD:
-            bits = found[..., SPREAD[of.name] : SPREAD[of.name] + 4]
+            bits = stored[..., SPREAD[of.name] : SPREAD[of.name] + 4]
             bits[...] = gathered(bits)
-        return found
+        return stored
 
     def _taken(self, panels: Array, stream: int, width: int) -> tuple[Array, Array]:
         """Bytes of scales and lows, and codes without a sign, of each row and group of a stream."""
@@ -317,7 +317,7 @@ _AGAIN: Mapping[str, Callable[[Array, Array], Array]] = {
     "int4_low": _pairs_again,
     "int8_low": _bytes_again,
 }
-"""Blocks of scales and codes, for the formats of arrays that are made in memory; others are in mapped files."""
+"""Blocks of scales and codes, for the formats of arrays in memory; others are in mapped files."""
 
 
 def _numbers(blocks: Array, kind: type[np.uint16] | type[np.uint32], start: int, count: int) -> Array:
@@ -331,10 +331,10 @@ def spelled(name: str, rows: Array) -> tuple[Array, Array, Array | None]:
     blocks, parts = traced(name)
     of = FORMATS[name]
     kept = [part for part in parts[:4] if part is not None]
-    given = rows.reshape(-1, of.bytes)
+    stored = rows.reshape(-1, of.bytes)
     with np.errstate(all="ignore"):
-        found = evaluate_values(kept, {blocks: given}, sizes={"blocks": len(given)})
-    arrays = {part: array.reshape(len(rows), -1) for part, array in zip(kept, found, strict=True)}
+        values = evaluate_values(kept, {blocks: stored}, sizes={"blocks": len(stored)})
+    arrays = {part: array.reshape(len(rows), -1) for part, array in zip(kept, values, strict=True)}
     low = None if parts.low is None else arrays[parts.low]
     if parts.below is not None:
         low = -arrays[parts.below]
@@ -345,14 +345,14 @@ def _rows(matrices: Sequence[Array], start: int, stop: int, count: int) -> Array
     """Rows of matrices that are one below the other, and zeros up to a count."""
     if len(matrices) == 1 and stop - start == count and matrices[0].flags.c_contiguous:
         return matrices[0][start:stop]
-    found = np.zeros((count, matrices[0].shape[1]), np.uint8)
+    joined = np.zeros((count, matrices[0].shape[1]), np.uint8)
     first = 0
     for matrix in matrices:
         low, high = max(start, first), min(stop, first + len(matrix))
         if low < high:
-            found[low - start : high - start] = matrix[low - first : high - first]
+            joined[low - start : high - start] = matrix[low - first : high - first]
         first += len(matrix)
-    return found
+    return joined
 
 
 __all__ = ["BlockLayout", "BlockPanels", "spelled"]

@@ -35,21 +35,21 @@ def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     dot = block_dot(of.device)
     if dot is None and not of.device.has("fma_by_lane"):
         return NO_PRODUCTS
-    found = of.once(find_block_product)
-    if isinstance(found, Refused):
-        return found
-    streams, exact = len(found.contraction.streams), not of.locations.is_fast
-    if dot is None or is_in_floats(found.name, dot, exact=exact):
-        floats = FloatKernel.of(found.name, of.device)
+    product = of.once(find_block_product)
+    if isinstance(product, Refused):
+        return product
+    streams, exact = len(product.contraction.streams), not of.locations.is_fast
+    if dot is None or is_in_floats(product.name, dot, exact=exact):
+        floats = FloatKernel.of(product.name, of.device)
         if floats.vectors % streams:
             return _no_panel(streams, floats.vectors)
-        return Offer(lambda: FloatBlocks(of, found, floats).job(), lambda: found.cost(of.value))
+        return Offer(lambda: FloatBlocks(of, product, floats).job(), lambda: product.cost(of.value))
     emulated = not of.device.emits(dot.capability)
-    kernel = BlockKernel.of(found.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
+    kernel = BlockKernel.of(product.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
     if kernel.vectors % streams:
         return _no_panel(streams, kernel.vectors)
     tile = Tile(of.device, 1, kernel.vectors)
-    return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
+    return Offer(lambda: _Blocks(of, product, tile, kernel).job(), lambda: product.cost(of.value))
 
 
 def _no_panel(streams: int, vectors: int) -> Refused:
@@ -64,9 +64,9 @@ def reads_blocks(kernel: BlockKernel) -> bool:
 class _Blocks(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, tile: Tile, kernel: BlockKernel) -> None:
-        super().__init__(of.step, found.contraction, of.locations, tile)
-        self.product, self.kernel = found, kernel
+    def __init__(self, of: StepProblem[CpuDevice], product: BlockProduct, tile: Tile, kernel: BlockKernel) -> None:
+        super().__init__(of.step, product.contraction, of.locations, tile)
+        self.product, self.kernel = product, kernel
 
     def job(self) -> Job | Refused:
         deep, kernel = self.deep, self.kernel
@@ -84,7 +84,7 @@ class _Blocks(RowPanelJob):
             rows, share = BLOCKS.rows_in_l2, BLOCKS.prefetched_share
         elif kernel.dot.by_lane:
             rows = BLOCKS.rows_in_l1
-        pack = stacked(partial(BlockPanels, kernel.packed), self.found.ends)
+        pack = stacked(partial(BlockPanels, kernel.packed), self.contraction.ends)
         code, may_round = partial(_code, kernel), self.locations.is_fast or self.locations.in_bf16
         return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=may_round)
 
@@ -140,17 +140,17 @@ class _Driver(RowPanels):
         if self.kernel.lows_apart:
             self.call(sums_function(self.kernel)[1], target, self.ptr_add(target, self.sums_at), self.blocks)
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
-        self._products(rows, b, sums, count)
+        self._products(rows, b, accumulators, count)
         if not self.is_direct:
-            self._take_lows(rows, b, sums, count)
+            self._take_lows(rows, b, accumulators, count)
 
-    def _take_lows(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _take_lows(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         if self.kernel.lows_apart:
             of, stride = self.problem, self.shape.tile.row_bytes
             limbs = self.ptr_add(rows, self.sums_at)
-            self.call(lows_function(self.kernel)[1], limbs, of.pitch, b, sums, stride, self.blocks, count)
+            self.call(lows_function(self.kernel)[1], limbs, of.pitch, b, accumulators, stride, self.blocks, count)
 
     @property
     def blocks(self) -> int:
@@ -162,28 +162,28 @@ class _Driver(RowPanels):
         """Bytes of a row's limbs before the sums of its groups."""
         return self.problem.deep // self.kernel.group * self.kernel.group_bytes
 
-    def _products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _products(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         if self.many is not self.kernel:
             is_many = self.icmp("sge", count, BLOCKS.least_expanded)
             for kernel, condition in ((self.many, is_many), (self.kernel, self.not_(is_many))):
                 with self.when(condition):
-                    self._multiply_all(kernel, rows, b, sums, count)
+                    self._multiply_all(kernel, rows, b, accumulators, count)
             return
         if not self.is_direct:
-            self._multiply_all(self.kernel, rows, b, sums, count)
+            self._multiply_all(self.kernel, rows, b, accumulators, count)
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
             lows = [self.ptr_add(rows, self.sums_at)] if self.kernel.sums_apart else []
-            self.call(blocks_function(self.kernel, 1)[1], rows, b, sums, self.blocks, *lows)
+            self.call(blocks_function(self.kernel, 1)[1], rows, b, accumulators, self.blocks, *lows)
             if not self.kernel.sums_apart:
-                self._take_lows(rows, b, sums, count)
+                self._take_lows(rows, b, accumulators, count)
         if self.problem.rows > 1:
             with self.unless(alone):
-                self._multiply_several(rows, b, sums, count)
-                self._take_lows(rows, b, sums, count)
+                self._multiply_several(rows, b, accumulators, count)
+                self._take_lows(rows, b, accumulators, count)
 
-    def _multiply_several(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_several(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Few rows read blocks as they are, too, where their tile unpacks them among its products."""
         are_more = TRUE
         for few in self.few:
@@ -192,11 +192,11 @@ class _Driver(RowPanels):
             with self.when(are_few):
                 self.prefetch_rows(I64("0"), few)
                 multiply, stride = blocks_function(self.kernel, few)[1], self.shape.tile.row_bytes
-                self.call(multiply, rows, self.problem.pitch, b, sums, stride, self.blocks)
+                self.call(multiply, rows, self.problem.pitch, b, accumulators, stride, self.blocks)
         with self.when(are_more):
-            self._multiply_all(self.kernel, rows, b, sums, count)
+            self._multiply_all(self.kernel, rows, b, accumulators, count)
 
-    def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         packed, blocks = kernel.packed, self.blocks
         part: Int = self.part
         if kernel.reads_once:
@@ -213,29 +213,32 @@ class _Driver(RowPanels):
                 here = expanded
             x = self.ptr_add(rows, self.mul(first, packed.groups * kernel.group_bytes))
             groups = self.mul(some, packed.groups)
-            self._multiply_part(kernel, x, here, sums, count, groups, self.icmp("eq", first, 0), ahead)
+            self._multiply_part(kernel, x, here, accumulators, count, groups, self.icmp("eq", first, 0), ahead)
 
     def _multiply_part(
-        self, kernel: BlockKernel, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr
+        self, kernel: BlockKernel, limbs: Ptr, b: Ptr, accumulators: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr
     ) -> None:
         """All rows along one part of k; `ahead` is the part of the panel that follows, as it is packed."""
         many = kernel.many_tiles
         if self.problem.rows < BLOCKS.many_rows or many == kernel.tiles:
-            self._tiles(kernel, self.tiles, limbs, b, sums, count, groups, fresh, ahead)
+            self._tiles(kernel, self.tiles, limbs, b, accumulators, count, groups, fresh, ahead)
             return
         is_many = self.icmp("sge", count, BLOCKS.many_rows)
         for tiles, condition in ((many, is_many), (self.tiles, self.not_(is_many))):
             with self.when(condition):
-                self._tiles(kernel, tiles, limbs, b, sums, count, groups, fresh, ahead)
+                self._tiles(kernel, tiles, limbs, b, accumulators, count, groups, fresh, ahead)
 
     def _tiles(
-        self, kernel: BlockKernel, tiles: Sequence[int], limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64,
+        self, kernel: BlockKernel, tiles: Sequence[int], limbs: Ptr, b: Ptr, accumulators: Ptr, count: I64, groups: I64,
         fresh: I1, ahead: Ptr,
     ) -> None:  # fmt: skip
         """Tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         for rows, row in self.in_tiles(tiles, count):
-            x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            x, y = (
+                self.ptr_add(limbs, self.mul(row, self.problem.pitch)),
+                self.ptr_add(accumulators, self.mul(row, stride)),
+            )
             if rows > 1:
                 self.prefetch_rows(row, rows)
             if kernel.dot.by_lane and kernel.layout.is_expanded:

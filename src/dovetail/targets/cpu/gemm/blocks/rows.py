@@ -10,9 +10,9 @@ from typing import Literal
 from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec
 from dovetail.codegen.llvm.simd import PhiLoop, due
-from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, Cell, parameters
+from dovetail.targets.cpu.gemm.blocks.builder import AccumulatorKey, Accumulators, BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader, joined_bits, moved_up
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader, joined_bits, moved_up
 from dovetail.targets.cpu.gemm.blocks.words import Term
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
@@ -29,7 +29,7 @@ ROW = parameters("ptr limbs", "ptr panel", "ptr sums", "i64 blocks")
 """Of functions that multiply one row with such blocks."""
 
 
-class Rows(BlockBuilder):
+class RowsFunction(BlockBuilder):
     """The function that multiplies rows with a panel, some vectors of columns at a time."""
 
     def __init__(self, of: BlockKernel, rows: int) -> None:
@@ -52,7 +52,7 @@ class Rows(BlockBuilder):
         """Whether sums of the groups before wait in memory: those of limbs take three quarters of the registers."""
         if self.in_memory:
             self.depth = 1
-        self.places: dict[Cell, Ptr] = {}
+        self.places: dict[AccumulatorKey, Ptr] = {}
         self.due: list[Ptr] = []
         """Lines that are prefetched among the products of a group, into this level."""
         self.level: Literal[1, 2] = 1
@@ -71,10 +71,10 @@ class Rows(BlockBuilder):
             }
             held = {cell: self.held(there, I1("%fresh")) for cell, there in self.places.items()}
             self._keep(held)
-            for cell, found in self._along(panel, codes, self._ahead(number), held).items():
-                self.store_lanes(found, self.places[cell])
-        given = (*PANEL, *AHEAD) if of.prefetches_packed else PANEL
-        return self.function(Signature(f"{of.name}.{self.rows}", given))
+            for cell, total in self._along(panel, codes, self._ahead(number), held).items():
+                self.store_lanes(total, self.places[cell])
+        parameters = (*PANEL, *AHEAD) if of.prefetches_packed else PANEL
+        return self.function(Signature(f"{of.name}.{self.rows}", parameters))
 
     @property
     def pace(self) -> int:
@@ -89,24 +89,24 @@ class Rows(BlockBuilder):
         return self.of.vectors // self.width
 
     def _ahead(self, number: I64) -> Ptr:
-        """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
+        """Return the lines that a pass prefetches of the next panel: all passes but the first read L1 or L2."""
         share = self.mul(I64("%groups"), self.pace)
         start = Ptr("%ahead")
         if not self.of.prefetches_packed:
             start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
         return self.ptr_add(start, self.mul(number, share))
 
-    def _keep(self, sums: dict[Cell, Vec]) -> None:
+    def _keep(self, accumulators: Accumulators) -> None:
         """Write sums to memory where they wait there."""
-        for cell, found in sums.items() if self.in_memory else ():
-            self.store_lanes(found, self.places[cell])
+        for cell, total in accumulators.items() if self.in_memory else ():
+            self.store_lanes(total, self.places[cell])
 
-    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each row and vector of columns."""
         of, pace, along = self.of, self.pace, PhiLoop(self)
         group, panel, codes = along.carry(I64("0")), along.carry(panel), along.carry(codes)
         limbs, ahead = along.carry(I64("0")), along.carry(ahead)
-        sums = {} if self.in_memory else {cell: along.carry(held[cell]) for cell in self.cells}
+        accumulators = {} if self.in_memory else {cell: along.carry(held[cell]) for cell in self.cells}
         if of.prefetches_packed:
             self.prefetch_lines(ahead, pace, level=2)
         elif self.passes > 1 and not of.layout.is_expanded:
@@ -115,7 +115,7 @@ class Rows(BlockBuilder):
             distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
             self.prefetch_lines(self.ptr_add(panel, distance), of.layout.group_bytes, level=level)
         x = [self.ptr_add(start, limbs) for start in self.limbs]
-        found = self.with_group(panel, codes, x, sums)
+        updated = self.with_group(panel, codes, x, accumulators)
         following = self.following(group)
         along.end(
             [
@@ -124,35 +124,35 @@ class Rows(BlockBuilder):
                 (ahead, self.ptr_add(ahead, pace)),
                 (codes, self.ptr_add(codes, of.layout.group_bytes)),
                 (limbs, self.add(limbs, of.group_bytes)),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
             ],
             self.icmp("slt", following, I64("%groups")),
         )
-        return found
+        return updated
 
-    def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
         """Sums plus the products with a group, by its scales and codes."""
-        of, found = self.of, dict[Cell, Vec]()
+        of, accumulators = self.of, Accumulators()
         totals = self.group(codes, x, of.layout.words.codes[0])
         for vector in range(self.width):
             scales = self.scales(panel, vector)
             for row in range(self.rows):
                 cell = row, vector
                 before = self.load_lanes(self.floats, self.places[cell]) if self.in_memory else held[cell]
-                found[cell] = self.added(totals[cell], scales, x[row], before)
+                accumulators[cell] = self.added(totals[cell], scales, x[row], before)
         if of.layout.has_low:
             lows = self.ptr_add(panel, of.layout.scale_bytes)
             for vector in range(self.width):
                 low = self.scales(lows, vector)
                 for row in range(self.rows):
-                    found[row, vector] = self.low_added(low, x[row], found[row, vector])
-        self._keep(found)
-        return found
+                    accumulators[row, vector] = self.low_added(low, x[row], accumulators[row, vector])
+        self._keep(accumulators)
+        return accumulators
 
-    def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> dict[Cell, Vec]:
+    def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> Accumulators:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
-        sums = {
+        accumulators = {
             (limb, row, vector): self.number(self.ptr_add(x[row], of.first_at(limb, self.rows)), self.ints)
             for limb in range(of.limbs)
             for row, vector in cells
@@ -166,22 +166,26 @@ class Rows(BlockBuilder):
             some = order[first : first + self.depth]
             if self.moves_sums and 2 * first == len(order):
                 # Sums of the low halves of bytes as those of whole bytes count.
-                sums = {cell: self.lanewise("shl", held, 4) for cell, held in sums.items()}
+                accumulators = {cell: self.lanewise("shl", held, 4) for cell, held in accumulators.items()}
             if first and self.in_order:
-                x = [self.after(pointer, sums[0, row, 0]) for row, pointer in enumerate(x)]
+                x = [self.after(pointer, accumulators[0, row, 0]) for row, pointer in enumerate(x)]
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
                 turn, turns = first // self.depth * of.limbs + limb, -(-len(order) // self.depth) * of.limbs
                 for line in due(self.due, turn, turns):
-                    self.prefetch(self.after(line, sums[limb, 0, 0]), level=self.level)
+                    self.prefetch(self.after(line, accumulators[limb, 0, 0]), level=self.level)
                 for step in some:
                     for row, vector in cells:
                         factor = self.factor(x[row], limb, step)
-                        sums[limb, row, vector] = self.dot(sums[limb, row, vector], weights[vector, step], factor)
+                        accumulators[limb, row, vector] = self.dot(
+                            accumulators[limb, row, vector], weights[vector, step], factor
+                        )
         if self.in_order:
-            x = [self.after(pointer, sums[0, row, 0]) for row, pointer in enumerate(x)]
-        return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
+            x = [self.after(pointer, accumulators[0, row, 0]) for row, pointer in enumerate(x)]
+        return {
+            (row, v): self.joined([accumulators[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells
+        }
 
     def prefetch_lines(self, start: Ptr, size: int, level: Literal[1, 2] = 1) -> None:
         """Prefetch lines: one by one among the products of the group that follows, or at once.
@@ -212,7 +216,7 @@ class Rows(BlockBuilder):
         return (moved_up if is_moved else joined_bits)(self, terms, load)
 
 
-class RowsByGroup(Rows):
+class RowsByGroup(RowsFunction):
     """The function that multiplies a tile of rows with blocks of two levels: each group is expanded for its products.
 
     While a whole block is expanded in L1, nothing is multiplied, and little is read from memory. Sums are those of
@@ -223,7 +227,7 @@ class RowsByGroup(Rows):
         super().__init__(of, rows)
         assert self.passes == 1, "a group is expanded for all vectors"
         self.in_memory = True
-        self.reader = BlockReader(self, of.packed, of.dot.lanes)
+        self.reader = PackedBlockReader(self, of.packed, of.dot.lanes)
 
     def written(self) -> Function:
         of, packed, read = self.of, self.of.packed, self.of.layout
@@ -259,7 +263,7 @@ class RowsByGroup(Rows):
             self.reader.expand(group, words, scale, low, self.ptr_add(expanded, 4 * vector * lanes))
 
 
-class WideRow(Rows):
+class WideRow(RowsFunction):
     """The function that multiplies one row with blocks of two levels, which are unpacked in wide registers.
 
     Each group unpacks its codes where they are multiplied, and prefetches its share of a later block: where a block is
@@ -268,7 +272,7 @@ class WideRow(Rows):
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
-        self.reader = BlockReader(self, of.packed, of.dot.lanes)
+        self.reader = PackedBlockReader(self, of.packed, of.dot.lanes)
         self.words = Ptr("%panel")
         """Words of the first of the vectors."""
 
@@ -289,8 +293,8 @@ class WideRow(Rows):
                     self.ptr_add(Ptr("%sums"), self.mul(self.add(first, v * lanes), 4)) for v in range(self.width)
                 ]
                 held = [self.held(there, fresh) for there in places]
-                for found, there in zip(self._block(halves, ahead, x, held), places, strict=True):
-                    self.store_lanes(found, there)
+                for total, there in zip(self._block(halves, ahead, x, held), places, strict=True):
+                    self.store_lanes(total, there)
         return self.function(Signature(f"{of.name}.wide", ROW))
 
     def _block(self, halves: Ptr, ahead: Ptr, x: Ptr, held: list[Vec]) -> list[Vec]:
@@ -322,4 +326,4 @@ class WideRow(Rows):
         return self.ptr_add(self.words, 4 * self.of.dot.lanes * vector)
 
 
-__all__ = ["PANEL", "ROW", "TILE", "Rows", "RowsByGroup", "WideRow"]
+__all__ = ["PANEL", "ROW", "TILE", "RowsByGroup", "RowsFunction", "WideRow"]

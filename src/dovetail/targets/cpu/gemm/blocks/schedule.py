@@ -13,9 +13,9 @@ from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.blocks.in_order import nested_row, tile_of_blocks, tile_of_panel
 from dovetail.targets.cpu.gemm.blocks.kernel import FAST, BlockKernel
 from dovetail.targets.cpu.gemm.blocks.one_row import AnyOrder, Nested, SixBits
-from dovetail.targets.cpu.gemm.blocks.rows import Rows, RowsByGroup, WideRow
+from dovetail.targets.cpu.gemm.blocks.rows import RowsByGroup, RowsFunction, WideRow
 
-Source: TypeAlias = Literal["panel", "blocks"]
+CodeSource: TypeAlias = Literal["panel", "blocks"]
 """Panels of one group for each scale, in memory or expanded in L1; or blocks of two levels, as they are in memory."""
 MOST_ON_NEON = 4
 """Rows that are not worth expanding blocks for: five and more have several tiles, which would each unpack them."""
@@ -23,10 +23,10 @@ _MANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class GemvSchedule:
     """A way to multiply rows of limbs with codes, and what it is for."""
 
-    source: Source
+    source: CodeSource
     isa: Literal["neon", "wide", "any"]
     codes: Literal["nested", "whole", "any"]
     """How codes are stored: two in a byte that is multiplied as it is, six bits in whole, or in any way."""
@@ -36,7 +36,7 @@ class Schedule:
     """Rows of a tile."""
     write: Callable[[BlockKernel, int], Function]
 
-    def serves(self, source: Source, of: BlockKernel, rows: int) -> bool:
+    def serves(self, source: CodeSource, of: BlockKernel, rows: int) -> bool:
         read = of.layout if source == "panel" else of.packed
         codes = "bytes" if read.is_expanded else read.order
         isa = "neon" if of.dot.by_lane and not of.emulated else "wide"
@@ -50,21 +50,21 @@ class Schedule:
 
 
 SCHEDULES = (
-    Schedule("panel", "neon", "nested", "fast", 1, 1, lambda of, _: nested_row(of)),
+    GemvSchedule("panel", "neon", "nested", "fast", 1, 1, lambda of, _: nested_row(of)),
     # Fewer rows leave no registers for the codes of four steps of all their vectors.
-    Schedule("panel", "neon", "any", "any", 4, _MANY, tile_of_panel),
-    Schedule("panel", "any", "any", "any", 1, _MANY, lambda of, rows: Rows(of, rows).written()),
-    Schedule("blocks", "neon", "nested", "fast", 1, 1, lambda of, _: Nested(of).written()),
-    Schedule("blocks", "neon", "whole", "fast", 1, 1, lambda of, _: SixBits(of).written()),
-    Schedule("blocks", "neon", "any", "any", 1, 1, lambda of, _: AnyOrder(of).written()),
-    Schedule("blocks", "neon", "any", "any", 2, MOST_ON_NEON, tile_of_blocks),
-    Schedule("blocks", "wide", "any", "any", 1, 1, lambda of, _: WideRow(of).written()),
-    Schedule("blocks", "wide", "any", "any", 2, _MANY, lambda of, rows: RowsByGroup(of, rows).written()),
+    GemvSchedule("panel", "neon", "any", "any", 4, _MANY, tile_of_panel),
+    GemvSchedule("panel", "any", "any", "any", 1, _MANY, lambda of, rows: RowsFunction(of, rows).written()),
+    GemvSchedule("blocks", "neon", "nested", "fast", 1, 1, lambda of, _: Nested(of).written()),
+    GemvSchedule("blocks", "neon", "whole", "fast", 1, 1, lambda of, _: SixBits(of).written()),
+    GemvSchedule("blocks", "neon", "any", "any", 1, 1, lambda of, _: AnyOrder(of).written()),
+    GemvSchedule("blocks", "neon", "any", "any", 2, MOST_ON_NEON, tile_of_blocks),
+    GemvSchedule("blocks", "wide", "any", "any", 1, 1, lambda of, _: WideRow(of).written()),
+    GemvSchedule("blocks", "wide", "any", "any", 2, _MANY, lambda of, rows: RowsByGroup(of, rows).written()),
 )
 """The first row that serves a tile."""
 
 
-def schedule_of(source: Source, of: BlockKernel, rows: int) -> Schedule:
+def schedule_of(source: CodeSource, of: BlockKernel, rows: int) -> GemvSchedule:
     """The schedule of a tile of rows."""
     return next(row for row in SCHEDULES if row.serves(source, of, rows))
 
@@ -73,7 +73,7 @@ def schedule_of(source: Source, of: BlockKernel, rows: int) -> Schedule:
 def panel_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
     """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`.
 
-    A tile that prefetches rows is also told which.
+    A tile that prefetches rows has another argument for them.
     """
     return shared_function(schedule_of("panel", of, rows).write(of, rows))
 

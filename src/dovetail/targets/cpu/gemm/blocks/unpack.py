@@ -1,6 +1,6 @@
 """Codes and scales of packed blocks, unpacked in registers, and blocks of two levels expanded into L1.
 
-A reader is told how a word of some columns is loaded. Codes of four steps along k are the bytes of each lane.
+A reader has a function that loads a word of some columns. Codes of four steps along k are the bytes of each lane.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import SimdBuilder, zeros
 from dovetail.kernels.spec import SharedFunction
@@ -17,14 +17,14 @@ from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
 from dovetail.targets.cpu.gemm.blocks.words import Integer, Term, in_byte
 
-Load = Callable[[int], Vec]
+LoadWord = Callable[[int], Vec]
 """Loads a word of some columns."""
 _LOW_HALF = 15
 
 
-def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
     """The bits of all terms, in elements of the words."""
-    found: list[Vec] = []
+    joined: list[Vec] = []
     for term in terms:
         word = load(term.word)
         bits = 8 * t.lanes_of(word).bytes // t.lanes_of(word).count
@@ -32,29 +32,29 @@ def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
             word = t.lanewise("lshr" if term.shift > 0 else "shl", word, abs(term.shift))
         if term.mask != ((1 << bits) - 1) >> max(term.shift, 0):
             word = t.lanewise("and", word, term.mask)
-        found.append(word if not found else t.lanewise("or", found[-1], word))
-    return found[-1]
+        joined.append(word if not joined else t.lanewise("or", joined[-1], word))
+    return joined[-1]
 
 
-def moved_up(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+def moved_up(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
     """Codes of bytes with two: 16 (l - 8) of codes l in their low halves, or these bytes as they are."""
     (term,) = terms
-    found = load(term.word)
-    return found if term.mask == 255 else t.lanewise("xor", t.lanewise("shl", found, 4), -128)
+    word = load(term.word)
+    return word if term.mask == 255 else t.lanewise("xor", t.lanewise("shl", word, 4), -128)
 
 
-def neon_codes(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
-    """The same as `joined_bits` of bytes, by instructions of NEON that insert bits of one register into another."""
+def neon_codes(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
+    """Join bits of bytes as `joined_bits` does, by instructions of NEON that insert bits of one register."""
     if _is_chain(terms):
         first, *others = sorted(terms, key=lambda term: term.shift)
         whole = _moved(t, load(first.word), first.shift)
         for term in others:
             whole = _inserted(t, "vsri", whole, load(term.word), term.shift)
         return whole
-    found = sorted(terms, key=lambda term: term.mask)
-    if len(found) != 2 or found[0].mask != _LOW_HALF or found[0].shift not in (0, 4) or found[1].mask & _LOW_HALF:
+    halves = sorted(terms, key=lambda term: term.mask)
+    if len(halves) != 2 or halves[0].mask != _LOW_HALF or halves[0].shift not in (0, 4) or halves[1].mask & _LOW_HALF:
         return joined_bits(t, terms, load)
-    low, high = found
+    low, high = halves
     possible = 255 >> max(high.shift, 0)
     if low.shift == 0:
         both = _inserted(t, "vsli", load(low.word), _moved(t, load(high.word), high.shift + 4))
@@ -90,43 +90,44 @@ def _inserted(t: SimdBuilder, how: str, into: Vec, x: Vec, places: int = 4) -> V
 
 
 class NeonIntegers:
-    """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
+    """The integers of a block's groups for some columns: four groups are the bytes of words, decoded at once."""
 
     def __init__(self, t: SimdBuilder, of: BlockLayout, words: Ptr, lanes: int) -> None:
         self.t, self.of, self.words, self.lanes = t, of, words, lanes
-        self.made: dict[tuple[tuple[Term, ...], int], Vec] = {}
+        self.bytes_of: dict[tuple[tuple[Term, ...], int], Vec] = {}
 
     def floats(self, integer: Integer) -> Vec:
         """One of them, as a float."""
         t, lanes = self.t, self.lanes
         place, inside = in_byte(integer)
-        if (inside, integer.offset) not in self.made:
-            self.made[inside, integer.offset] = self._bytes(inside, integer.offset)
+        if (inside, integer.offset) not in self.bytes_of:
+            self.bytes_of[inside, integer.offset] = self._bytes(inside, integer.offset)
         # Bytes go to the highest place of their lanes, where a sign is one; the 24 zeros below are after the point.
         order = [4 * lane + place if part == 3 else 4 * lanes for lane in range(lanes) for part in range(4)]
-        made = self.made[inside, integer.offset]
-        wide = t.bitcast(t.shuffle(made, zeros(t.lanes_of(made)), order), "i32", lanes)
+        bytes_at = self.bytes_of[inside, integer.offset]
+        wide = t.bitcast(t.shuffle(bytes_at, zeros(t.lanes_of(bytes_at)), order), "i32", lanes)
         kind = "s" if integer.sign or integer.offset else "u"
-        to = Lanes(lanes, "float")
+        to = VectorType(lanes, "float")
         return t.instruction(f"llvm.aarch64.neon.vcvtfx{kind}2fp.{to.mangled}.{to.of('i32').mangled}", to, wide, 24)
 
     def _bytes(self, terms: tuple[Term, ...], offset: int) -> Vec:
-        found = joined_bits(self.t, terms, self._word)
-        return self.t.lanewise("add", found, offset) if offset else found
+        joined = joined_bits(self.t, terms, self._word)
+        return self.t.lanewise("add", joined, offset) if offset else joined
 
     def _word(self, word: int) -> Vec:
         at = self.t.ptr_add(self.words, 4 * word * self.of.columns)
-        return self.t.load_lanes(Lanes(4 * self.lanes, "i8"), at, 16)
+        return self.t.load_lanes(VectorType(4 * self.lanes, "i8"), at, 16)
 
 
-class BlockReader:
+class PackedBlockReader:
     """Reads packed blocks in a function, a vector of columns at a time."""
 
     def __init__(self, t: SimdBuilder, of: BlockLayout, lanes: int) -> None:
         self.t, self.of = t, of
-        self.ints, self.floats, self.bytes = Lanes(lanes, "i32"), Lanes(lanes, "float"), Lanes(4 * lanes, "i8")
+        self.ints, self.floats = VectorType(lanes, "i32"), VectorType(lanes, "float")
+        self.bytes = VectorType(4 * lanes, "i8")
 
-    def word(self, words: Ptr, word: int, kind: Lanes) -> Vec:
+    def word(self, words: Ptr, word: int, kind: VectorType) -> Vec:
         """A word of each column."""
         return self.t.load_lanes(kind, self.t.ptr_add(words, 4 * word * self.of.columns))
 
@@ -139,18 +140,18 @@ class BlockReader:
         if not integers:
             return scale
         t, integer = self.t, integers[group]
-        found = joined_bits(t, integer.terms, partial(self.word, words, kind=self.ints))
+        values = joined_bits(t, integer.terms, partial(self.word, words, kind=self.ints))
         if integer.sign:
             places = 32 - integer.sign
-            found = t.lanewise("ashr", t.lanewise("shl", found, places), places)
+            values = t.lanewise("ashr", t.lanewise("shl", values, places), places)
         if integer.offset:
-            found = t.lanewise("add", found, integer.offset)
-        return t.fmul(scale, t.convert("sitofp", found, "float"))
+            values = t.lanewise("add", values, integer.offset)
+        return t.fmul(scale, t.convert("sitofp", values, "float"))
 
     def low_of_group(self, low: Vec, words: Ptr, group: int) -> Vec:
         """What is added to codes of a group times their scale, by what the block has."""
-        found = self.of_group(low, words, self.of.words.lows, group)
-        return self.t.fneg(found) if self.of.words.lows else found
+        low_scale = self.of_group(low, words, self.of.words.lows, group)
+        return self.t.fneg(low_scale) if self.of.words.lows else low_scale
 
     def block_scale(self, pointer: Ptr, layout: BlockLayout | None = None) -> Vec:
         """The scale, or low, of a block in f32."""
@@ -168,8 +169,8 @@ class BlockReader:
         codes = t.ptr_add(there, read.head_bytes)
         for step, terms in enumerate(self.of.words.codes[group]):
             how = moved_up if self.of.is_nested else joined_bits
-            found = how(t, terms, partial(self.word, words, kind=self.bytes))
-            t.store_lanes(found, t.ptr_add(codes, 4 * step * self.of.columns))
+            expanded = how(t, terms, partial(self.word, words, kind=self.bytes))
+            t.store_lanes(expanded, t.ptr_add(codes, 4 * step * self.of.columns))
 
 
 @cache
@@ -180,7 +181,7 @@ def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signat
 
 def _expand(of: BlockLayout, lanes: int) -> Function:
     t, read, vectors = SimdBuilder(), of.expanded, of.columns // lanes
-    reader, share = BlockReader(t, of, lanes), of.block_bytes // vectors
+    reader, share = PackedBlockReader(t, of, lanes), of.block_bytes // vectors
     with t.loop(0, I64("%blocks")) as block:
         panel = t.ptr_add(Ptr("%panel"), t.mul(block, of.block_bytes))
         expanded = t.ptr_add(Ptr("%expanded"), t.mul(block, of.groups * read.group_bytes))
@@ -198,8 +199,8 @@ def _expand(of: BlockLayout, lanes: int) -> Function:
                 for line in lines[group :: of.groups]:
                     t.prefetch(t.ptr_add(ahead, line))
                 reader.expand(group, words, scale, low, t.ptr_add(target, group * read.group_bytes))
-    given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
-    return t.function(Signature(f"expand.{of.name}.{of.columns}", given))
+    parameters = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
+    return t.function(Signature(f"expand.{of.name}.{of.columns}", parameters))
 
 
-__all__ = ["BlockReader", "Load", "NeonIntegers", "expand_function", "joined_bits", "moved_up", "neon_codes"]
+__all__ = ["LoadWord", "NeonIntegers", "PackedBlockReader", "expand_function", "joined_bits", "moved_up", "neon_codes"]

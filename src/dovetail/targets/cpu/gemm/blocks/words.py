@@ -152,7 +152,7 @@ class BlockWords:
     scales: tuple[Integer, ...] = ()
     """For each group what the block's scale is multiplied by; empty where the scale is that of the only group."""
     lows: tuple[Integer, ...] = ()
-    """The same of what is subtracted."""
+    """The integer of what is subtracted."""
 
 
 @lru_cache(maxsize=len(FORMATS))
@@ -184,15 +184,15 @@ def block_words(name: str, *, is_whole: bool = False, is_nested: bool = False) -
         at = slice(SPREAD[name], SPREAD[name] + 4)
         raw[:, at] = gathered(raw[:, at])
     kept = [part for part in (parts.codes, parts.steps, parts.low_steps) if part is not None]
-    found = evaluate_values(kept, {blocks: raw}, sizes={"blocks": len(raw)})
-    codes, *integers = [np.asarray(x).reshape(len(raw), -1).astype(np.int64) for x in found]
+    values = evaluate_values(kept, {blocks: raw}, sizes={"blocks": len(raw)})
+    codes, *integers = [np.asarray(x).reshape(len(raw), -1).astype(np.int64) for x in values]
     places = _places(codes)
     words = [[_four(places[first : first + 4]) for first in range(start, start + of.group, 4)]
              for start in range(0, of.elements, of.group)]  # fmt: skip
-    made = [tuple([_integer(p, int(x[0, i])) for i, p in enumerate(_places(x))]) for x in integers]
+    decoded = [tuple([_integer(p, int(x[0, i])) for i, p in enumerate(_places(x))]) for x in integers]
     if is_nested:
         words = [[_whole_byte(terms) for terms in group] for group in words]
-    return BlockWords(size // 4, tuple([tuple(group) for group in words]), *made)
+    return BlockWords(size // 4, tuple([tuple(group) for group in words]), *decoded)
 
 
 def _whole_byte(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -222,23 +222,23 @@ def _places(values: Array) -> list[list[tuple[int, int]]]:
 
 def _four(places: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
     """Four codes of one word, each in a byte of its own."""
-    found: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], int] = {}
     first, *others = [{(bit // 32, bit % 32 - 8 * i, count & 255) for bit, count in p} for i, p in enumerate(places)]
     assert all(other == first for other in others), "four codes are at the same place of the four bytes of a word"
     for word, bit, count in first:
         key = (word, bit - (count.bit_length() - 1))
-        found[key] = found.get(key, 0) | count
-    return tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())])
+        counts[key] = counts.get(key, 0) | count
+    return tuple([Term(word, shift, mask) for (word, shift), mask in sorted(counts.items())])
 
 
 def _integer(places: list[tuple[int, int]], offset: int) -> Integer:
     """One integer; the bit that counts less than nothing is its sign."""
-    found: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], int] = {}
     for bit, count in places:
         key = (bit // 32, bit % 32 - (abs(count).bit_length() - 1))
-        found[key] = found.get(key, 0) | abs(count)
+        counts[key] = counts.get(key, 0) | abs(count)
     sign = max([abs(count).bit_length() for _, count in places if count < 0], default=0)
-    return Integer(tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())]), sign, offset)
+    return Integer(tuple([Term(word, shift, mask) for (word, shift), mask in sorted(counts.items())]), sign, offset)
 
 
 def in_byte(integer: Integer) -> tuple[int, tuple[Term, ...]]:
@@ -255,20 +255,20 @@ _ORDER = np.arange(32).reshape(8, 4).T.ravel()
 def gathered(packed: Array) -> Array:
     """Bits of 32 codes in order, from packed ones."""
     bits = np.unpackbits(packed, axis=-1, bitorder="little")
-    found = np.empty_like(bits)
-    found[..., _ORDER] = bits
-    return np.packbits(found, axis=-1, bitorder="little")
+    reordered = np.empty_like(bits)
+    reordered[..., _ORDER] = bits
+    return np.packbits(reordered, axis=-1, bitorder="little")
 
 
 @lru_cache(maxsize=1)
 def _sixteen() -> Array:
     """Packed bits of the first 16 codes, for every value of them."""
     values = np.arange(1 << 16, dtype=np.uint32)
-    found = np.zeros_like(values)
+    bits = np.zeros_like(values)
     for place, code in enumerate(_ORDER.tolist()):
         if code < 16:
-            found |= ((values >> np.uint32(code)) & np.uint32(1)) << np.uint32(place)
-    return found
+            bits |= ((values >> np.uint32(code)) & np.uint32(1)) << np.uint32(place)
+    return bits
 
 
 def spread(words: Array) -> Array:

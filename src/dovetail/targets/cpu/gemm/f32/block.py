@@ -61,7 +61,7 @@ def _block(tile: Tile) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is summed before the next rows: steps along k, and where they are among all of them."""
+    """A KC block: the k steps that are summed before the next rows, and where they are along k."""
 
     start: I64
     steps: I64
@@ -135,15 +135,15 @@ class _Block(Builder):
         few, prefetching = self.icmp("sle", _ROWS, GEMM.smallest_m), self.icmp("sge", _ROWS, tile.many_rows)
         whole = self.or_(few, prefetching)
         partial = Ptr(self.let(f"alloca [{(tile.many_rows - 1) * tile.row_bytes} x i8], align {tile.line}"))
-        sums, summed = self._equal_blocks(_DEPTH, GEMM.kc_prefetching)
+        kc_blocks, summed = self._equal_blocks(_DEPTH, GEMM.kc_prefetching)
         together = self.select_int(few, GEMM.kc_small_m // GEMM.kc_prefetching, 1)
-        groups = self._ceil_udiv(sums, together)
+        groups = self._ceil_udiv(kc_blocks, together)
         deep = self.mul(summed, together)
         with self.loop(0, groups) as group:
             first = self.mul(group, deep)
             left = self.smin(deep, self.sub(_DEPTH, first))
-            found, shorter = self._equal_blocks(left, kc_of(tile))
-            parts, length = self.select_int(whole, 1, found), self.select_int(whole, left, shorter)
+            least, shorter = self._equal_blocks(left, kc_of(tile))
+            parts, length = self.select_int(whole, 1, least), self.select_int(whole, left, shorter)
             with self.loop(0, parts) as p:
                 into = self.mul(p, length)
                 begins, ends = self.icmp("eq", p, 0), self.icmp("eq", self.add(p, 1), parts)
@@ -190,7 +190,7 @@ class _Block(Builder):
                 self._finish(row, self.add(row, rows))
 
     def _soon(self, b: Ptr) -> Ptr:
-        """What a micro-kernel prefetches that goes through a panel alone."""
+        """Return the address that a micro-kernel prefetches first if it goes through a panel alone."""
         return self.ptr_add(b, GEMM.prefetch_distance * self.tile.lanes)
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
@@ -220,19 +220,19 @@ class _Block(Builder):
         """One row tile; of several, each prefetches its share of the next block, of many also rows that it writes."""
         tile = self.tile
         here = self.ptr_add(a, self.mul(row, _STRIDE))
-        sums = self.ptr_add(_SUMS, self.mul(row, tile.row_bytes))
+        accumulators = self.ptr_add(_SUMS, self.mul(row, tile.row_bytes))
         some = self.icmp("ne", part.steps, 0)
         if tile.prefetching:
             with self.when(self.and_(some, prefetching)):
                 written = self.ptr_add(_C, self.mul(row, _TARGET))
-                c = self.select_ptr(final, written, sums)
+                c = self.select_ptr(final, written, accumulators)
                 target = self.select_int(final, _TARGET, tile.row_bytes)
                 with self.when(fresh):
                     self.use("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
                     size = self.mul(rows, tile.row_bytes)
-                    self.emit(f"call void @llvm.memset.p0.i64(ptr {sums}, i8 0, i64 {size}, i1 false)")
+                    self.emit(f"call void @llvm.memset.p0.i64(ptr {accumulators}, i8 0, i64 {size}, i1 false)")
                 micro = micro_kernel_signature(tile, prefetching=True)
-                self.call(micro, rows, here, _STRIDE, b, sums, part.steps, fresh, share, c, target)
+                self.call(micro, rows, here, _STRIDE, b, accumulators, part.steps, fresh, share, c, target)
             some = self.and_(some, self.not_(prefetching))
         with self.when(some):
             micro = micro_kernel_signature(tile, prefetching=False)
@@ -241,9 +241,9 @@ class _Block(Builder):
                 also = [share, pace]
             elif part.partial is not None:
                 also = [part.summed, self.ptr_add(part.partial, self.mul(row, tile.row_bytes)), part.begins, part.ends]
-            self.call(micro, rows, here, _STRIDE, b, sums, part.steps, fresh, *also)
+            self.call(micro, rows, here, _STRIDE, b, accumulators, part.steps, fresh, *also)
         with self.when(self.icmp("eq", part.steps, 0)), self.loop(0, self.mul(rows, tile.columns)) as zero:
-            self.emit(f"store float 0.0, ptr {self.element(sums, 'float', zero)}, align 4")
+            self.emit(f"store float 0.0, ptr {self.element(accumulators, 'float', zero)}, align 4")
 
     def _share(self, rows: I64, block: I64, blocks: I64) -> I64:
         return self.udiv(self.mul(rows, block), blocks)

@@ -36,15 +36,15 @@ def early_products(values: Iterable[Value], device: CpuDevice, *, in_bf16: bool 
             products.append(value)
     with_weights = any(v.operands[1] not in running for v in products)
     block = [] if not with_weights else _in_bf16(device) if in_bf16 else [block_function(tile_of(device))[0]]
-    given = [v for v in products if v.dtype is f32 and _root(v.operands[1]).op is leaf.INPUT]
+    streamed = [v for v in products if v.dtype is f32 and _root(v.operands[1]).op is leaf.INPUT]
     summed = [v for v in products if v.dtype is f32 and v.rank == 2 and v.operands[1] in running and _is_by_columns(v)]
-    return list({f.name: f for f in (*block, *_pairs(given, device), *_by_columns(summed, device))}.values())
+    return list({f.name: f for f in (*block, *_pairs(streamed, device), *_by_columns(summed, device))}.values())
 
 
 def _in_bf16(device: CpuDevice) -> list[SharedFunction]:
-    from dovetail.targets.cpu.gemm.amx.bf16 import Functions  # few programs round
+    from dovetail.targets.cpu.gemm.amx.bf16 import DotFunctions  # few programs round
 
-    return [part for part, _ in Functions.of(device, BF16.vectors * device.lanes, 0).every]
+    return [part for part, _ in DotFunctions.of(device, BF16.vectors * device.lanes, 0).every]
 
 
 def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:

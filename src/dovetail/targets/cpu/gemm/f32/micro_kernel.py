@@ -26,17 +26,17 @@ from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.cpu.gemm.tile import Tile
 
 PREFETCHING = ".prefetching"
-"""What the name of the prefetching variants ends in."""
+"""Suffix of the names of prefetching variants."""
 
 
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
     """`name(rows, a, stride1, b, sums, depth, fresh)`. Where calls are blocks, `next` and `pace` follow;
     otherwise `block`, `partial`, `begins` and `ends`, or in the prefetching variant `next`, `c` and `target`."""
-    given = (
+    parameters = (
         Parameter("i64", "rows"), Parameter("ptr", "a"), Parameter("i64", "stride1"), Parameter("ptr", "b"),
         Parameter("ptr", "sums"), Parameter("i64", "depth"), Parameter("i1", "fresh"),
     )  # fmt: skip
-    return Signature(_named(tile, prefetching), (*given, *_also_given(tile, prefetching)))
+    return Signature(_named(tile, prefetching), (*parameters, *_more_parameters(tile, prefetching)))
 
 
 def micro_kernel_text(tile: Tile) -> str:
@@ -66,7 +66,7 @@ _PARTS = (Parameter("i64", "block"), Parameter("ptr", "partial"), Parameter("i1"
 _BLOCK, _PARTIAL, _BEGINS, _ENDS = I64("%block"), Ptr("%partial"), I1("%begins"), I1("%ends")
 
 
-def _also_given(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
+def _more_parameters(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
     """The parameters that some tiles and variants have."""
     return _FURTHER if prefetching else _AHEAD if tile.calls_are_blocks else _PARTS
 
@@ -90,7 +90,7 @@ def _variant_signature(tile: Tile, rows: int, *, prefetching: bool) -> Signature
             *[Parameter("i64", stride[1:]) for stride in _STRIDES],
             Parameter("i64", "first"),
             Parameter("i1", "fresh"),
-            *_also_given(tile, prefetching),
+            *_more_parameters(tile, prefetching),
         ),
     )
 
@@ -147,7 +147,7 @@ class _MicroKernel(VectorBuilder):
         return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
 
     def _start(self) -> Carried:
-        """What is carried along k, without accumulators."""
+        """Return the pointers that are carried along k, without accumulators."""
         offsets: tuple[Int, ...] = (0, *_STRIDES)
         self.row_ends = [
             self.ptr_add(Ptr(f"%a{i - i % GEMM.rows_per_pointer}"), offsets[i % GEMM.rows_per_pointer])
@@ -159,12 +159,12 @@ class _MicroKernel(VectorBuilder):
         """Where the accumulators of each cell are in memory."""
         return [self.ptr_add(at, i * self.tile.row_bytes + j * self.bytes) for i, j in self.cells]
 
-    def _sum_block(self, sums: Ptr) -> None:
+    def _sum_block(self, accumulators: Ptr) -> None:
         """A call that is a block."""
         state = self._start()
         state.vectors[:] = [ZERO for _ in self.cells]
         self._walk(I64("0"), state)
-        cells = list(zip(self._spots(sums), state.vectors, strict=True))
+        cells = list(zip(self._spots(accumulators), state.vectors, strict=True))
         with self.when(_FRESH):
             for spot, x in cells:
                 self.store(x, spot, self.bytes)
@@ -261,12 +261,12 @@ class _MicroKernel(VectorBuilder):
             at = step * tile.row_bytes
             columns = [self.load(self.ptr_add(b, at + j * self.bytes), self.bytes) for j in range(tile.vectors)]
             for i, row in enumerate(rows):
-                sums = [held[i, j] for j in range(tile.vectors)]
+                accumulators = [held[i, j] for j in range(tile.vectors)]
                 if whole:
-                    sums = self._added(self.splat_lane(whole[i], step), columns, sums)
+                    accumulators = self._added(self.splat_lane(whole[i], step), columns, accumulators)
                 else:
-                    sums = self._added_from(i, self.ptr_add(row, 4 * step), columns, sums)
-                held |= {(i, j): x for j, x in enumerate(sums)}
+                    accumulators = self._added_from(i, self.ptr_add(row, 4 * step), columns, accumulators)
+                held |= {(i, j): x for j, x in enumerate(accumulators)}
         state.integers[0] = self.add(k, steps)
         state.pointers[:] = [self.ptr_add(b, steps * tile.row_bytes), *further]
         state.vectors[:] = held.values()
@@ -275,12 +275,14 @@ class _MicroKernel(VectorBuilder):
         """Each row's element at the k that the iteration begins with."""
         return [self.element(end, "float", k) for end in self.row_ends]
 
-    def _added(self, x: Vec, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
-        return [self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, sums, strict=True)]
+    def _added(self, x: Vec, columns: Sequence[Vec], accumulators: Sequence[Vec]) -> list[Vec]:
+        return [
+            self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, accumulators, strict=True)
+        ]
 
-    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
+    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], accumulators: Sequence[Vec]) -> list[Vec]:
         """The accumulators of row i with the products of the scalar at a pointer."""
-        return self._added(self.load_splat(row), columns, sums)
+        return self._added(self.load_splat(row), columns, accumulators)
 
     def _prefetch(self, steps: int, b: Ptr, further: list[Ptr]) -> list[Ptr]:
         """Prefetch what a later iteration reads; the other moving pointers after this iteration."""

@@ -22,8 +22,8 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Packed, SharedFunction, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.f32.block import BLOCK
-from dovetail.targets.cpu.gemm.f32.pack import Columns
-from dovetail.targets.cpu.gemm.f32.variant import Weights, is_turned, served
+from dovetail.targets.cpu.gemm.f32.pack import PackedColumns
+from dovetail.targets.cpu.gemm.f32.variant import PackedGemm, is_transposed, served
 from dovetail.targets.cpu.gemm.policy import NARROW, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile
 
@@ -107,56 +107,58 @@ class _Narrow(VectorBuilder):
             place = self.ptr_add(_SUMS, self.mul(self.add(first, i), self.tile.padded.row_bytes))
             self.emit(f"store float {self.reduce_add(self.get(total))}, ptr {self.ptr_add(place, 4 * j)}, align 4")
 
-    def _added(self, left: list[Vec], at: I64, sums: list[Vec]) -> list[Vec]:
+    def _added(self, left: list[Vec], at: I64, accumulators: list[Vec]) -> list[Vec]:
         """The sums with the products of one vector of each row and of each column."""
         right = [self.load(self.ptr_add(column, at), self.bytes) for column in self.columns]
         pairs = [(x, y) for x in left for y in right]
-        return [self.fma(x, y, total) for (x, y), total in zip(pairs, sums, strict=True)]
+        return [self.fma(x, y, total) for (x, y), total in zip(pairs, accumulators, strict=True)]
 
 
 def offer_narrow(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a product with few columns, by weights that are packed before the run."""
-    found = served(of)
-    if isinstance(found, Refused):
-        return found
-    refused = _refused(found, of.device)
+    contraction = served(of)
+    if isinstance(contraction, Refused):
+        return contraction
+    refused = _refused(contraction, of.device)
     if refused is not None:
         return refused
-    if is_turned(found, of.locations) is None:
-        return Refused("weights_are_known", found.rights[0].op.name, "a parameter or a constant")
-    columns = found.result.shape[-1]
+    if is_transposed(contraction, of.locations) is None:
+        return Refused("weights_are_known", contraction.rights[0].op.name, "a parameter or a constant")
+    columns = contraction.result.shape[-1]
     assert isinstance(columns, int), "columns that are few are known"
     tile = NarrowTile(of.device, columns)
-    return Offer(lambda: _NarrowWeights(of.step, found, of.locations, tile).job())
+    return Offer(lambda: _NarrowWeights(of.step, contraction, of.locations, tile).job())
 
 
-def _refused(found: Contraction, device: CpuDevice) -> Refused | None:
-    deep, columns = found.rights[0].shape[-2:]
+def _refused(contraction: Contraction, device: CpuDevice) -> Refused | None:
+    deep, columns = contraction.rights[0].shape[-2:]
     wide = tiles_of(device).vectors * device.lanes
     most = min(NARROW.most_columns, wide // 2)
     if not isinstance(columns, int) or columns > most:
         return Refused("columns_are_few", str(columns), f"at most {most}, which leave a tile of {wide} half empty")
     if not isinstance(deep, int) or deep < NARROW.least_vectors * device.lanes:
         return Refused("sums_are_long", str(deep), f"at least {NARROW.least_vectors} vectors of {device.lanes}")
-    if len(found.streams) > 1 or found.rights[0].rank != 2:
-        return Refused("one_matrix", f"{len(found.streams)} of rank {found.rights[0].rank}", "one of rank 2")
+    if len(contraction.streams) > 1 or contraction.rights[0].rank != 2:
+        return Refused(
+            "one_matrix", f"{len(contraction.streams)} of rank {contraction.rights[0].rank}", "one of rank 2"
+        )
     return None
 
 
-class _NarrowWeights(Weights):
+class _NarrowWeights(PackedGemm):
     """Products whose columns are all in one cell."""
 
     stem = "narrow"
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, narrow: NarrowTile) -> None:
-        super().__init__(step, found, locations, narrow.padded)
+    def __init__(self, step: Step, contraction: Contraction, locations: TensorLocations, narrow: NarrowTile) -> None:
+        super().__init__(step, contraction, locations, narrow.padded)
         self.narrow = narrow
 
     def _panels(self) -> None:
-        (right,) = self.found.rights
-        pack = Columns(self.tile.lanes, is_turned(self.found, self.locations) is True)
-        self.bindings["b0"] = Packed(self.found.operand(right), pack.layout, pack)
-        self.fronts["b0"] = (0,) * (self.found.result.rank - 1)
+        (right,) = self.contraction.rights
+        pack = PackedColumns(self.tile.lanes, is_transposed(self.contraction, self.locations) is True)
+        self.bindings["b0"] = Packed(self.contraction.operand(right), pack.layout, pack)
+        self.fronts["b0"] = (0,) * (self.contraction.result.rank - 1)
 
     def _multiply(self) -> tuple[SharedFunction, Signature]:
         return narrow_function(self.narrow)

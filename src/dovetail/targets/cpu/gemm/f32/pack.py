@@ -29,9 +29,9 @@ class Panels:
         """Equal for equal layouts."""
         return f"panels {self.columns} {self.streams} {self.size} {self.turned}"
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """Matrices [*, k, n] as f32 [*, panel, k, column]."""
-        matrices = [np.swapaxes(m, -1, -2) for m in given] if self.turned else given
+        matrices = [np.swapaxes(m, -1, -2) for m in weights] if self.turned else weights
         width = self.columns // len(self.streams)
         *batch, k, _ = matrices[0].shape
         whole, rest = divmod(self.size, width)
@@ -51,24 +51,24 @@ class Panels:
         wide = [shape[-2 if self.turned else -1] for shape in shapes]
         firsts = [sorted({first for matrix, first in self.streams if matrix == i}) for i in range(len(shapes))]
         return self.size > 0 and all(
-            n == len(found) * self.size and found == list(range(0, n, self.size))
-            for n, found in zip(wide, firsts, strict=True)
+            n == len(columns) * self.size and columns == list(range(0, n, self.size))
+            for n, columns in zip(wide, firsts, strict=True)
         )
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
         """The matrices that panels have."""
         width = self.columns // len(self.streams)
-        found = [np.empty(shape, np.float32) for shape in shapes]
-        matrices = [np.swapaxes(m, -1, -2) for m in found] if self.turned else found
+        weights = [np.empty(shape, np.float32) for shape in shapes]
+        matrices = [np.swapaxes(m, -1, -2) for m in weights] if self.turned else weights
         for stream, (matrix, first) in enumerate(self.streams):
             part = np.moveaxis(packed[..., stream * width : (stream + 1) * width], -3, -2)
             rows = part.reshape(*part.shape[:-2], part.shape[-2] * width)
             matrices[matrix][..., first : first + self.size] = rows[..., : self.size]
-        return tuple(found)
+        return tuple(weights)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PackedColumns:
     """A matrix with each column along k, filled up with zeros to whole vectors."""
 
     lanes: int
@@ -80,9 +80,9 @@ class Columns:
         """Equal for equal layouts."""
         return f"columns {self.lanes} {self.turned}"
 
-    def __call__(self, given: Array) -> Array:
+    def __call__(self, weights: Array) -> Array:
         """A matrix [k, n] as f32 [n, k]."""
-        columns = given if self.turned else given.T
+        columns = weights if self.turned else weights.T
         count, deep = columns.shape
         packed = aligned((count, -(-deep // self.lanes) * self.lanes), np.float32)
         packed[:, :deep] = columns

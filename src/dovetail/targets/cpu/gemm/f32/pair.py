@@ -26,7 +26,7 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import kc_of
 from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
-from dovetail.targets.cpu.gemm.f32.pair_pack import Factor, Layout, Panels, pack_function
+from dovetail.targets.cpu.gemm.f32.pair_pack import OperandLayout, PairOperand, PanelTarget, pack_function
 from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import GEMM, PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
@@ -38,8 +38,8 @@ class PairShape:
     """What the code of a product of two activations depends on."""
 
     shape: Shape
-    left: Factor
-    rights: tuple[Factor, ...]
+    left: PairOperand
+    rights: tuple[PairOperand, ...]
     """The right operands, one for each stream."""
     by_rows: bool
     """Whether rows of A are read where they are, contiguous along k; otherwise the micro-kernel reads [k][MR]."""
@@ -112,10 +112,10 @@ class _Pair(Cells):
         cell = _Span(first, rows, panel, self.add(panel, panels), self.offsets(matrix))
         tile = self.shape.tile
         deep, most = self.size("deep"), summed_apart(tile)
-        sums = self.smax(self.ceil_div(deep, most), 1)
-        summed = self.smax(self.round_up(self.ceil_div(deep, sums), GEMM.unroll), GEMM.unroll)
+        kc_blocks = self.smax(self.ceil_div(deep, most), 1)
+        summed = self.smax(self.round_up(self.ceil_div(deep, kc_blocks), GEMM.unroll), GEMM.unroll)
         together = packed_together(tile) // most
-        count, each = self.ceil_div(sums, together), self.mul(summed, together)
+        count, each = self.ceil_div(kc_blocks, together), self.mul(summed, together)
         with self.loop(0, count) as i:
             start = self.mul(i, each)
             steps = self.smin(each, self.sub(deep, start))
@@ -159,7 +159,7 @@ class _Pair(Cells):
         if self.pair.by_rows:
             return start, row, I64("0")
         line = 4 * tile.rows
-        to = Panels(self.ptr_add(SCRATCH, self.size("a_copy")), tile.rows, line, self._distance(block, line))
+        to = PanelTarget(self.ptr_add(SCRATCH, self.size("a_copy")), tile.rows, line, self._distance(block, line))
         self._pack(self.pair.left, start, (k, row), to, cell.rows, block.steps)
         return to.target, I64(str(line)), to.distance
 
@@ -186,13 +186,15 @@ class _Pair(Cells):
             start = self.ptr_add(self.pointer(right.pointer), cell.offsets[right.pointer])
             start = self.ptr_add(start, self.add(self.size(f"stream{stream}"), self.mul(column, strides[1])))
             start = self.ptr_add(start, self.mul(block.start, strides[0]))
-            to = Panels(self.ptr_add(first, 4 * stream * self.width), self.width, line, distance)
+            to = PanelTarget(self.ptr_add(first, 4 * stream * self.width), self.width, line, distance)
             source = self.ptr_add(start, self.mul(done, strides[1]))
             self._pack(right, source, strides, to, self.sub(count, done), block.steps)
         step = self.size(f"{rights[0].pointer}_k")
         return _Right(copy, distance, start, step, self.udiv(done, self.width))
 
-    def _pack(self, factor: Factor, source: Ptr, strides: tuple[I64, I64], to: Panels, count: I64, steps: I64) -> None:
+    def _pack(
+        self, factor: PairOperand, source: Ptr, strides: tuple[I64, I64], to: PanelTarget, count: I64, steps: I64
+    ) -> None:
         """Pack rows or columns of an operand, with strides along k and across."""
         function = pack_function(self.device, factor.dtype, factor.layout, to.width, to.pitch)
         if function not in self.shared:
@@ -216,16 +218,16 @@ class _Pair(Cells):
         # Sums of a partial panel, or of one block along k, are finished before the next panel.
         number = self.sub(panel, cell.panel)
         number = I64("0") if self.pair.direct else self.select_int(block.alone, 0, number)
-        sums = self.ptr_add(self.ptr_add(SCRATCH, self.size("sums")), self.mul(number, size))
+        accumulators = self.ptr_add(self.ptr_add(SCRATCH, self.size("sums")), self.mul(number, size))
         if not self.pair.direct:
-            return sums, I64(str(line)), FALSE
+            return accumulators, I64(str(line)), FALSE
         full = self.icmp("eq", here.columns, self.width)
         c = self.corner("c", here)
-        return self.select_ptr(full, c, sums), self.select_int(full, self.size("c_row"), line), full
+        return self.select_ptr(full, c, accumulators), self.select_int(full, self.size("c_row"), line), full
 
-    def _finish(self, cell: Cell, sums: Ptr) -> None:
+    def _finish(self, cell: Cell, accumulators: Ptr) -> None:
         """Run the epilogue on the sums of a panel; where it prefetches operands, a tile of rows at a time."""
-        self.words(sums, cell)
+        self.words(accumulators, cell)
         epilogue = self.epilogue_of(cell.columns)
         if not self.shape.fetched:
             self._call(epilogue, 0, cell.count)
@@ -251,29 +253,29 @@ def packed_together(tile: Tile) -> int:
     return kc * max(1, min(PAIR.most_blocks, room // (kc * tile.row_bytes)))
 
 
-def pair_job(step: Step, found: Contraction, locations: TensorLocations, device: CpuDevice) -> Job:
+def pair_job(step: Step, contraction: Contraction, locations: TensorLocations, device: CpuDevice) -> Job:
     """The job of products whose right operands are not packed before the run."""
-    by_rows = _is_read_by_rows(found, device)
-    return _PairJob(step, found, locations, _tile(device, found, by_rows=by_rows), by_rows).job()
+    by_rows = _is_read_by_rows(contraction, device)
+    return _PairJob(step, contraction, locations, _tile(device, contraction, by_rows=by_rows), by_rows).job()
 
 
-def _is_read_by_rows(found: Contraction, device: CpuDevice) -> bool:
+def _is_read_by_rows(contraction: Contraction, device: CpuDevice) -> bool:
     """Whether rows of A are read where they are: contiguous along k, and few, or better not packed on this device."""
-    left, tall = found.left, tiles_of(device).tall
-    rows = found.result.shape[-2]
+    left, tall = contraction.left, tiles_of(device).tall
+    rows = contraction.result.shape[-2]
     few = tall is None or (isinstance(rows, int) and rows <= PAIR.few_tiles * tall)
-    return few and left.dtype is f32 and found.body.views[left].strides[-1] == f32.itemsize
+    return few and left.dtype is f32 and contraction.body.views[left].strides[-1] == f32.itemsize
 
 
-def _tile(device: CpuDevice, found: Contraction, *, by_rows: bool) -> Tile:
+def _tile(device: CpuDevice, contraction: Contraction, *, by_rows: bool) -> Tile:
     """The register tile that leaves the fewest lanes empty."""
-    if len(found.streams) > 1:
-        return tile_of(device, len(found.streams))
-    return pair_tile(device, found.result.shape[-1], by_rows=by_rows)
+    if len(contraction.streams) > 1:
+        return tile_of(device, len(contraction.streams))
+    return pair_tile(device, contraction.result.shape[-1], by_rows=by_rows)
 
 
 def pair_tile(device: CpuDevice, columns: Size, *, by_rows: bool) -> Tile:
-    """The same of a product of one stream with n columns."""
+    """Return the tile of a GEMM of one stream with n columns."""
     tile, row = tile_of(device), tiles_of(device)
     if not by_rows and row.tall is not None:
         tile = Tile(device, row.tall, tile.vectors)
@@ -288,7 +290,7 @@ def _filled(columns: int, tile: Tile) -> int:
     return -(-columns // tile.columns) * tile.columns
 
 
-def _layout(value: Value, along: Size, across: Size) -> Layout:
+def _layout(value: Value, along: Size, across: Size) -> OperandLayout:
     """How an operand with these strides is stored."""
     if value.dtype is not f32:
         return "strided"
@@ -298,8 +300,10 @@ def _layout(value: Value, along: Size, across: Size) -> Layout:
 class _PairJob(GemmJob):
     """The job of products of two activations while it is put together."""
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile, by_rows: bool) -> None:
-        super().__init__(step, found, locations, tile)
+    def __init__(
+        self, step: Step, contraction: Contraction, locations: TensorLocations, tile: Tile, by_rows: bool
+    ) -> None:
+        super().__init__(step, contraction, locations, tile)
         self.by_rows = by_rows
 
     def job(self) -> Job:
@@ -325,30 +329,32 @@ class _PairJob(GemmJob):
         work = smallest(count, height) * smallest(self.panels, span) * self.deep * self.tile.columns
         return Job(template, self.bindings, Tiles(product(batch) * blocks * spans, work))
 
-    def _left(self, along: Size) -> Factor:
-        left = self.found.left
-        return Factor("a", left.dtype, _layout(left, along, self.sizes["a_row"]))
+    def _left(self, along: Size) -> PairOperand:
+        left = self.contraction.left
+        return PairOperand("a", left.dtype, _layout(left, along, self.sizes["a_row"]))
 
-    def _rights(self) -> tuple[Factor, ...]:
+    def _rights(self) -> tuple[PairOperand, ...]:
         """The right operands at columns of the result, one for each stream."""
-        found, views = self.found, self.body.views
-        for i, right in enumerate(found.rights):
+        contraction, views = self.contraction, self.body.views
+        for i, right in enumerate(contraction.rights):
             strides = views[right].strides
-            self.bindings[f"b{i}"] = found.operand(right)
-            self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], found.result.shape[:-2]), 0)
+            self.bindings[f"b{i}"] = contraction.operand(right)
+            self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], contraction.result.shape[:-2]), 0)
             self.sizes |= {f"b{i}_k": strides[-2], f"b{i}_column": strides[-1]}
-        for stream, (i, first) in enumerate(found.streams):
-            self.sizes[f"stream{stream}"] = first * views[found.rights[i]].strides[-1]
+        for stream, (i, first) in enumerate(contraction.streams):
+            self.sizes[f"stream{stream}"] = first * views[contraction.rights[i]].strides[-1]
         factors = [
-            Factor(f"b{i}", right.dtype, _layout(right, *views[right].strides[-2:]))
-            for i, right in enumerate(found.rights)
+            PairOperand(f"b{i}", right.dtype, _layout(right, *views[right].strides[-2:]))
+            for i, right in enumerate(contraction.rights)
         ]
-        return tuple([factors[i] for i, _ in found.streams])
+        return tuple([factors[i] for i, _ in contraction.streams])
 
     def _is_direct(self) -> bool:
         """Whether the sums are the only result, as it is stored."""
-        result = self.found.result
-        plain = (result,) == self.found.products and self.body.results == (result,) and self.found.parts == 1
+        result = self.contraction.result
+        plain = (
+            (result,) == self.contraction.products and self.body.results == (result,) and self.contraction.parts == 1
+        )
         return plain and result.dtype is f32 and self.sizes["c_column"] == f32.itemsize
 
     def _cut(self, rows: Size, batch: tuple[Size, ...], direct: bool) -> tuple[int, int]:
@@ -394,7 +400,7 @@ class _PairJob(GemmJob):
     def _is_one_block(self) -> bool:
         return isinstance(self.deep, int) and self.deep <= packed_together(self.tile)
 
-    def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: Factor) -> Size:
+    def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: PairOperand) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
         deep = self._kc
         panels = 1 if direct or self._is_one_block else span

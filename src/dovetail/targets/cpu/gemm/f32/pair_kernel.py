@@ -40,7 +40,7 @@ def rows_function(tile: Tile, *, by_rows: bool) -> tuple[SharedFunction, Signatu
     name = f"gemm_pair_{'rows' if by_rows else 'columns'}_{tile.rows}x{tile.vectors}x{tile.lanes}"
     kernels = [_Kernel(tile, rows, by_rows).kernel(f"{name}.{rows}") for rows in range(1, tile.rows + 1)]
     rows = _Rows(tile, by_rows, [k.signature for k in kernels])
-    signature = Signature(name, (*_TILE, *(Parameter("i64", given) for given in ("a_tile", "rows", "summed"))))
+    signature = Signature(name, (*_TILE, *(Parameter("i64", each) for each in ("a_tile", "rows", "summed"))))
     function = rows.function(signature, attributes="nounwind")
     uses = dict.fromkeys(use for f in (*kernels, function) for use in f.uses)
     text = "\n".join([*uses, *(f.text for f in (*kernels, function))])
@@ -125,10 +125,10 @@ class _Kernel(VectorBuilder):
             groups = GEMM.rows_per_pointer
             rows = [self.ptr_add(moving[i // groups], self.strides[i % groups]) for i in range(self.rows)]
         held = [self.load(row) for row in rows] if self.tile.by_lane and steps == self.lanes else []
-        sums = dict(zip(self.cells, state.vectors, strict=True))
+        accumulators = dict(zip(self.cells, state.vectors, strict=True))
         for step in range(steps):
             if step:
-                sums = dict(zip(sums, self.in_order(list(sums.values())), strict=True))
+                accumulators = dict(zip(accumulators, self.in_order(list(accumulators.values())), strict=True))
             columns = [self.load(self.ptr_add(b, j * self.bytes)) for j in range(self.tile.vectors)]
             if self.by_rows:
                 lanes = [(x, step) for x in held]
@@ -142,14 +142,16 @@ class _Kernel(VectorBuilder):
                 moving = [self.ptr_add(moving[0], _A_STEP)]
             # Row by row: there are no registers for the factors of all rows.
             for i in range(self.rows):
-                found = self._added(i, lanes, scalars[i], columns, [sums[i, j] for j in range(self.tile.vectors)])
-                sums |= {(i, j): x for j, x in enumerate(found)}
+                totals = self._added(
+                    i, lanes, scalars[i], columns, [accumulators[i, j] for j in range(self.tile.vectors)]
+                )
+                accumulators |= {(i, j): x for j, x in enumerate(totals)}
             b = self.ptr_add(b, _B_STEP)
         if self.by_rows:
             moving = [self.opaque(self.ptr_add(pointer, 4 * steps)) for pointer in moving]
         state.integers[0] = self.add(k, steps)
         state.pointers[:] = [b, *moving]
-        state.vectors[:] = sums.values()
+        state.vectors[:] = accumulators.values()
 
     def _steps_per_line(self) -> int:
         """Steps along k whose packed rows of A share a cache line."""
@@ -163,17 +165,19 @@ class _Kernel(VectorBuilder):
         return [(x, lane) for x in vectors for lane in range(self.lanes)]
 
     def _added(
-        self, i: int, lanes: Sequence[tuple[Vec, int]], scalar: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]
+        self, i: int, lanes: Sequence[tuple[Vec, int]], scalar: Ptr, columns: Sequence[Vec], accumulators: Sequence[Vec]
     ) -> list[Vec]:
         """The accumulators of row i with the products of its factor: a lane, or the scalar at a pointer.
 
         A scalar is loaded once: embedded broadcasts load it for every vector, and loads are the limit here.
         """
         factor = self.splat_lane(*lanes[i]) if i < len(lanes) else self.load_splat(scalar)
-        return [self.intrinsic("fmuladd", factor, x, total) for x, total in zip(columns, sums, strict=True)]
+        return [self.intrinsic("fmuladd", factor, x, total) for x, total in zip(columns, accumulators, strict=True)]
 
-    def _store(self, spots: Sequence[Ptr], found: Sequence[Vec]) -> None:
-        cells = [(self.ptr_add(spots[i], j * self.bytes), x) for (i, j), x in zip(self.cells, found, strict=True)]
+    def _store(self, spots: Sequence[Ptr], accumulators: Sequence[Vec]) -> None:
+        cells = [
+            (self.ptr_add(spots[i], j * self.bytes), x) for (i, j), x in zip(self.cells, accumulators, strict=True)
+        ]
         with self.when(_FRESH):
             for spot, x in cells:
                 self.store(x, spot)

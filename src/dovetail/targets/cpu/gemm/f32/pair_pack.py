@@ -16,21 +16,21 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import PAIR
 
-Layout = Literal["across", "along", "strided"]
+OperandLayout = Literal["across", "along", "strided"]
 """How an operand is stored: contiguous across k (along rows of A or columns of B), along k, or neither, or not f32."""
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class PairOperand:
     """An operand of the products: which pointer, its dtype, and how it is stored."""
 
     pointer: str
     dtype: DType
-    layout: Layout
+    layout: OperandLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Panels:
+class PanelTarget:
     """Where an operand is packed to: panels of `width`, of which each step along k takes `pitch` bytes."""
 
     target: Ptr
@@ -46,20 +46,27 @@ _K, _ACROSS, _DISTANCE, _COUNT, _STEPS = I64("%k"), I64("%across"), I64("%distan
 
 @cache
 def pack_function(
-    device: CpuDevice, dtype: DType, layout: Layout, width: int, pitch: int
+    device: CpuDevice, dtype: DType, layout: OperandLayout, width: int, pitch: int
 ) -> tuple[SharedFunction, Signature]:
     """`name(source, k, across, target, distance, count, steps)`: rows of A or columns of B, with their strides.
 
     There are `count` of them, and `steps` along k. A partial panel is filled up with anything.
     """
-    given = [Parameter("ptr", "source"), Parameter("i64", "k"), Parameter("i64", "across"), Parameter("ptr", "target")]
-    given += [Parameter("i64", name) for name in ("distance", "count", "steps")]
+    parameters = [
+        Parameter("ptr", "source"),
+        Parameter("i64", "k"),
+        Parameter("i64", "across"),
+        Parameter("ptr", "target"),
+    ]
+    parameters += [Parameter("i64", name) for name in ("distance", "count", "steps")]
     t = VectorBuilder(device)
-    _pack(t, dtype, layout, Panels(_TARGET, width, pitch, _DISTANCE))
-    return shared_function(t.function(Signature(f"gemm_pack_{layout}_{width}", tuple(given)), attributes="nounwind"))
+    _pack(t, dtype, layout, PanelTarget(_TARGET, width, pitch, _DISTANCE))
+    return shared_function(
+        t.function(Signature(f"gemm_pack_{layout}_{width}", tuple(parameters)), attributes="nounwind")
+    )
 
 
-def _pack(t: VectorBuilder, dtype: DType, layout: Layout, to: Panels) -> None:
+def _pack(t: VectorBuilder, dtype: DType, layout: OperandLayout, to: PanelTarget) -> None:
     strides = (_K, _ACROSS)
     panels, full = t.ceil_div(_COUNT, to.width), t.udiv(_COUNT, to.width)
     if layout == "along" and to.width % t.lanes == 0:
@@ -79,14 +86,14 @@ def _pack(t: VectorBuilder, dtype: DType, layout: Layout, to: Panels) -> None:
         _pack_elements(t, dtype, *_panel(t, panel, to), strides, to, _STEPS)
 
 
-def _panel(t: VectorBuilder, panel: I64, to: Panels) -> tuple[Ptr, Ptr, I64]:
+def _panel(t: VectorBuilder, panel: I64, to: PanelTarget) -> tuple[Ptr, Ptr, I64]:
     """Where a panel comes from and goes to, and how many rows or columns it has."""
     done = t.mul(panel, to.width)
     there = t.ptr_add(to.target, t.mul(panel, to.distance))
     return t.ptr_add(_SOURCE, t.mul(done, _ACROSS)), there, t.smin(t.sub(_COUNT, done), to.width)
 
 
-def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: Panels, panels: I64, steps: I64) -> None:
+def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: PanelTarget, panels: I64, steps: I64) -> None:
     """Full panels of a contiguous operand, some steps along k at a time, while the next ones are prefetched."""
     kind = f"<{to.width} x float>"
     whole = I64(t.let(f"and i64 {steps}, {-PAIR.steps}"))
@@ -98,12 +105,12 @@ def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: Panels, pan
             with t.loop(0, panels) as panel:
                 done, target = t.mul(panel, 4 * to.width), t.ptr_add(there, t.mul(panel, to.distance))
                 for i in range(count):
-                    found = t.let(f"load {kind}, ptr {t.ptr_add(lines[i], done)}, align 4")
+                    loaded = t.let(f"load {kind}, ptr {t.ptr_add(lines[i], done)}, align 4")
                     t.prefetch(t.ptr_add(following[i], done))
-                    t.emit(f"store {kind} {found}, ptr {t.ptr_add(target, i * to.pitch)}, align 4")
+                    t.emit(f"store {kind} {loaded}, ptr {t.ptr_add(target, i * to.pitch)}, align 4")
 
 
-def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, numbers: range, to: Panels) -> None:
+def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, numbers: range, to: PanelTarget) -> None:
     """Some rows that are contiguous along k, transposed in registers; the last one is repeated up to the width."""
     last, stride, steps = t.sub(count, 1), _ACROSS, _STEPS
     rows = [t.base(t.ptr_add(source, t.mul(t.smin(i, last), stride))) for i in numbers]
@@ -120,8 +127,8 @@ def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, num
                     at = t.add(k, more)
                     lines = [t.load(t.element(row, "float", at)) for row in rows[first : first + t.lanes]]
                     there = t.ptr_add(target, t.add(t.mul(at, to.pitch), 4 * (numbers[0] + first)))
-                    for i, found in enumerate(t.transpose(lines)):
-                        t.store(found, t.ptr_add(there, i * to.pitch))
+                    for i, column in enumerate(t.transpose(lines)):
+                        t.store(column, t.ptr_add(there, i * to.pitch))
         done = end
     with t.loop(done, steps) as k:
         there = t.ptr_add(target, t.mul(k, to.pitch))
@@ -144,7 +151,7 @@ def _pack_elements(
     target: Ptr,
     count: I64,
     strides: tuple[I64, I64],
-    to: Panels,
+    to: PanelTarget,
     steps: I64,
 ) -> None:
     """Elements of any dtype and strides, one by one, and zeros up to the width."""
@@ -152,10 +159,10 @@ def _pack_elements(
         here, there = t.ptr_add(source, t.mul(k, strides[0])), t.ptr_add(target, t.mul(k, to.pitch))
         with t.loop(0, count) as i:
             element = t.ptr_add(here, t.mul(i, strides[1]))
-            found = t.let(f"load {scalar.stored(dtype)}, ptr {element}, align {dtype.itemsize}")
-            t.emit(f"store float {scalar.cast(t, found, dtype, f32)}, ptr {t.element(there, 'float', i)}, align 4")
+            loaded = t.let(f"load {scalar.stored(dtype)}, ptr {element}, align {dtype.itemsize}")
+            t.emit(f"store float {scalar.cast(t, loaded, dtype, f32)}, ptr {t.element(there, 'float', i)}, align 4")
         with t.loop(count, to.width) as i:
             t.emit(f"store float 0.0, ptr {t.element(there, 'float', i)}, align 4")
 
 
-__all__ = ["Factor", "Layout", "Panels", "pack_function"]
+__all__ = ["OperandLayout", "PairOperand", "PanelTarget", "pack_function"]

@@ -18,7 +18,7 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.problems.grouped import find_any_product
 from dovetail.kernels.spec import Job, Packed, SharedFunction, TensorLocations, Tiles
 from dovetail.ops.region import region
-from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import RowSource, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import block_function
 from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.job import GemmJob
@@ -31,15 +31,15 @@ SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, librar
 
 def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a contraction of floats that are summed in f32, and of any declared op that is one."""
-    found = served(of)
-    if isinstance(found, Refused):
-        return found
-    if found.ends is not None and not of.locations.is_bound(found.operand(found.rights[0])):
+    contraction = served(of)
+    if isinstance(contraction, Refused):
+        return contraction
+    if contraction.ends is not None and not of.locations.is_bound(contraction.operand(contraction.rights[0])):
         return Refused("weights_are_known_before_a_run", "weights of a run", "parameters", hint="bind them")
-    if is_turned(found, of.locations) is None:
-        return Offer(lambda: _pair(of, found))
-    tile = tile_of(of.device, len(found.streams))
-    return Offer(lambda: Weights(of.step, found, of.locations, tile).job())
+    if is_transposed(contraction, of.locations) is None:
+        return Offer(lambda: _pair(of, contraction))
+    tile = tile_of(of.device, len(contraction.streams))
+    return Offer(lambda: PackedGemm(of.step, contraction, of.locations, tile).job())
 
 
 def served(of: StepProblem[CpuDevice]) -> Contraction | Refused:
@@ -50,24 +50,24 @@ def served(of: StepProblem[CpuDevice]) -> Contraction | Refused:
     return of.once(find_any_product)
 
 
-def _pair(of: StepProblem[CpuDevice], found: Contraction) -> Job | Refused:
+def _pair(of: StepProblem[CpuDevice], contraction: Contraction) -> Job | Refused:
     from dovetail.targets.cpu.gemm.f32.pair import pair_job  # few models multiply activations as they are
 
-    return pair_job(of.step, found, of.locations, of.device)
+    return pair_job(of.step, contraction, of.locations, of.device)
 
 
-def is_turned(found: Contraction, locations: TensorLocations) -> bool | None:
+def is_transposed(contraction: Contraction, locations: TensorLocations) -> bool | None:
     """Whether the weights are stored with columns for rows; None where they cannot be packed before the run."""
-    turned = {_is_seen_turned(right, found.body) for right in found.rights}
-    bound = all(locations.is_bound(found.operand(right)) for right in found.rights)
+    turned = {_is_seen_transposed(right, contraction.body) for right in contraction.rights}
+    bound = all(locations.is_bound(contraction.operand(right)) for right in contraction.rights)
     return turned.pop() if bound and len(turned) == 1 else None
 
 
-class Weights(GemmJob):
+class PackedGemm(GemmJob):
     """Products with weights that are packed before the run."""
 
     stem = "gemm"
-    """What the name of the kernel begins with."""
+    """Prefix of the kernel's name."""
 
     def job(self) -> Job:
         rows = self._rows()
@@ -88,29 +88,29 @@ class Weights(GemmJob):
         return Job(template, self.bindings, Tiles(tiles, work))
 
     def _multiply(self) -> tuple[SharedFunction, Signature]:
-        """What multiplies the rows of a cell."""
+        """Return the function that multiplies the rows of a cell."""
         return block_function(self.tile)
 
-    def _rows(self) -> Source | None:
+    def _rows(self) -> RowSource | None:
         """The left operand; where it is not dense f32 along k, rows are copied."""
         stride = self.point_left()
-        left = self.found.left
+        left = self.contraction.left
         if left.dtype is f32 and (stride == f32.itemsize or self.deep == 1):
             return None
         self.sizes["a_k"] = stride
-        return Source("a", left.dtype)
+        return RowSource("a", left.dtype)
 
     def _panels(self) -> None:
         """The right operands, packed side by side."""
-        found = self.found
-        of = [found.operand(r) for r in found.rights]
-        streams = tuple((i, _whole(first)) for i, first in found.streams)
-        turned = is_turned(found, self.locations) is True
+        contraction = self.contraction
+        of = [contraction.operand(r) for r in contraction.rights]
+        streams = tuple((i, _whole(first)) for i, first in contraction.streams)
+        turned = is_transposed(contraction, self.locations) is True
         pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), turned)
         packed = Packed(of[0], pack.layout, pack, tuple(of[1:]))
-        own = () if found.ends is not None else found.rights[0].shape[:-2]
+        own = () if contraction.ends is not None else contraction.rights[0].shape[:-2]
         size = _whole(self.panels * self.deep) * self.tile.row_bytes
-        self.point_weights(packed, (*stretched(_steps(own, size), own, found.result.shape[:-2]), 0))
+        self.point_weights(packed, (*stretched(_steps(own, size), own, contraction.result.shape[:-2]), 0))
 
     def _block(self) -> int:
         """Rows that one cell goes through."""
@@ -123,7 +123,7 @@ class Weights(GemmJob):
         most = GEMM.few_tiles if isinstance(self.panels, int) and self.panels <= GEMM.few_panels else GEMM.most_tiles
         return self.tile.rows * min(most, max(1, tiles))
 
-    def _scratch(self, start: int, block: Size, rows: Source | None) -> Size:
+    def _scratch(self, start: int, block: Size, rows: RowSource | None) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
         end: Size = start + block * self.tile.row_bytes
         if rows is not None:
@@ -133,7 +133,7 @@ class Weights(GemmJob):
         return end
 
 
-def _is_seen_turned(right: Value, body: Body) -> bool | None:
+def _is_seen_transposed(right: Value, body: Body) -> bool | None:
     """Whether an operand is read with columns for rows; None where it is seen in another way."""
     if right in body.arguments:
         return False

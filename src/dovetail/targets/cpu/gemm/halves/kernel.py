@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, Step, Stream, same, zeros
 from dovetail.dataclass import dataclass
@@ -23,7 +23,7 @@ HEAD = LINE = 64
 """Bytes of a row before its numbers: what its sums are multiplied with; and of a cache line, for prefetching."""
 _LANES = 4
 """Of the vectors that rows are scaled in."""
-_FLOATS, _INTS = Lanes(_LANES, "float"), Lanes(_LANES, "i32")
+_FLOATS, _INTS = VectorType(_LANES, "float"), VectorType(_LANES, "i32")
 _PLACE, _KEPT = 13, -1879056384
 """Bits that an f16 moves up, and those that are its own afterwards: 0x8FFFE000."""
 _MOVED = f"0x{(1023 - 112) << 52:016X}"
@@ -69,8 +69,8 @@ def spread_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
         there = t.ptr_add(Ptr("%target"), t.mul(step, 4 * t.columns))
         for v, vector in enumerate(vectors):
             t.store_lanes(vector, t.ptr_add(there, 4 * t.lanes * v), 16)
-    given = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "deep"))
-    return shared_function(t.function(Signature(f"halves.spread.{of.name}", given)))
+    parameters = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "deep"))
+    return shared_function(t.function(Signature(f"halves.spread.{of.name}", parameters)))
 
 
 @cache
@@ -86,17 +86,17 @@ def row_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
         x = t.load_lanes(_FLOATS, t.ptr_add(Ptr("%x"), at))
         there = t.ptr_add(t.ptr_add(Ptr("%target"), HEAD), at)
         t.store_lanes(t.fmul(x, spread), there, 16)
-    given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "deep"))
-    return shared_function(t.function(Signature(f"halves.row.{of.name}", given)))
+    parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "deep"))
+    return shared_function(t.function(Signature(f"halves.row.{of.name}", parameters)))
 
 
 class _Halves(SimdBuilder):
-    """What the functions share: weights as floats."""
+    """Shared code of the functions: weights as floats."""
 
     def __init__(self, of: HalfKernel) -> None:
         super().__init__()
         self.of, self.lanes, self.vectors, self.columns = of, of.tile.lanes, of.tile.vectors, of.tile.columns
-        self.floats = Lanes(self.lanes, "float")
+        self.floats = VectorType(self.lanes, "float")
 
     def weights(self, panel: Ptr, step: int) -> list[Vec]:
         """The vectors of a step along k."""
@@ -113,11 +113,11 @@ class _Halves(SimdBuilder):
     def halves(self, start: Ptr, pair: int, *, volatile: bool = False) -> list[Vec]:
         """Two vectors of one load, as they are stored."""
         at = self.ptr_add(start, 4 * self.lanes * pair)
-        two = self.load_lanes(Lanes(2 * self.lanes, "i16"), at, 16, volatile=volatile)
+        two = self.load_lanes(VectorType(2 * self.lanes, "i16"), at, 16, volatile=volatile)
         return [self.some_lanes(two, range(first, first + self.lanes)) for first in (0, self.lanes)]
 
     def is_moved(self, v: int) -> bool:
-        """Whether a vector's bits are moved: every other one is, as the two ways of widening use different pipes."""
+        """Whether a vector is widened by moving bits: every other one is, as conversions use another pipe."""
         return self.of.is_moved and v % 2 == 0
 
     def widened(self, some: Vec, *, is_moved: bool = False) -> Vec:
@@ -132,7 +132,7 @@ class _Halves(SimdBuilder):
         return self.lanewise("shl", self.convert("sext", some, "i32"), _PLACE)
 
     def cleared(self, bits: Vec) -> Vec:
-        """The same without these three."""
+        """Clear these three bits."""
         return self.lanewise("and", bits, _KEPT)
 
 
@@ -149,18 +149,21 @@ class _Rows(_Halves):
         start = {cell: self._held(place) for cell, place in there.items()}
         along = PhiLoop(self)
         step, panel = along.carry(I64("0")), along.carry(Ptr("%panel"))
-        sums = {cell: along.carry(start[cell]) for cell in there}
-        found = dict(sums)
+        accumulators = {cell: along.carry(start[cell]) for cell in there}
+        updated = dict(accumulators)
         self._prefetch(panel, step)
         at = self.mul(step, 4)
         factors = [self._factors(self.ptr_add(self.ptr_add(row, HEAD), at)) for row in self.x]
-        self.multiply(panel, factors, found)
+        self.multiply(panel, factors, updated)
         following = self.let(f"add nuw nsw i64 {step}, {STEPS}")
         after = self.ptr_add(panel, STEPS * self.columns * (4 if self.is_spread else 2))
         again = self.icmp("slt", I64(following), I64("%deep"))
-        along.end([(step, I64(following)), (panel, after), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
+        along.end(
+            [(step, I64(following)), (panel, after), *[(phi, updated[cell]) for cell, phi in accumulators.items()]],
+            again,
+        )
         for (row, v), place in there.items():
-            y = found[row, v]
+            y = updated[row, v]
             if self.of.is_moved:
                 scale = self._spread(self.x[row])
                 if not self.is_moved(v):
@@ -168,17 +171,17 @@ class _Rows(_Halves):
                 y = self.fmul(y, scale)
             self.store_lanes(y, place)
         kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep", "i1 fresh", "ptr ahead")
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         how = "spread" if self.is_spread else self.of.name
-        return self.function(Signature(f"halves.{how}.{self.rows}", given))
+        return self.function(Signature(f"halves.{how}.{self.rows}", parameters))
 
-    def multiply(self, panel: Ptr, factors: list[list[Vec]], found: dict[tuple[int, int], Vec]) -> None:
+    def multiply(self, panel: Ptr, factors: list[list[Vec]], accumulators: dict[tuple[int, int], Vec]) -> None:
         """Add products of an iteration to sums."""
         for part in range(STEPS):
             weights = self._floats(panel, part) if self.is_spread else self.weights(panel, part)
             for row in range(self.rows):
                 for v in range(self.vectors):
-                    found[row, v] = self.fma(weights[v], factors[row][part], found[row, v])
+                    accumulators[row, v] = self.fma(weights[v], factors[row][part], accumulators[row, v])
 
     def _floats(self, panel: Ptr, step: int) -> list[Vec]:
         """The vectors of a step along k of a panel that is spelled out."""
@@ -219,11 +222,11 @@ class _Rows(_Halves):
 class _RowInOrder(_Rows):
     """One row times f16 with NEON, whose instructions stay in the order they are written in.
 
-    Both ways of widening and all multiply-adds together take as long as two pipes need for them: a step is widened
+    Both sequences that widen and all multiply-adds together take as long as two pipes need for them: a step is widened
     among the products of the step before, and lines are prefetched from far into L2 and from near into L1.
     """
 
-    def multiply(self, panel: Ptr, factors: list[list[Vec]], found: dict[tuple[int, int], Vec]) -> None:
+    def multiply(self, panel: Ptr, factors: list[list[Vec]], accumulators: dict[tuple[int, int], Vec]) -> None:
         products = Stream()
         for part in range(STEPS):
             start = self.ptr_add(panel, 2 * part * self.columns)
@@ -238,14 +241,14 @@ class _RowInOrder(_Rows):
                 bits = self.placed(self.moved(moved))
                 products.next(2)
                 weights[2 * pair] = self.bitcast(self.placed(self.cleared(bits)), "float")
-            products = Stream([self._product(v, weights, factors[0][part], found) for v in range(self.vectors)])
+            products = Stream([self._product(v, weights, factors[0][part], accumulators) for v in range(self.vectors)])
         products.rest()
 
-    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, found: dict[tuple[int, int], Vec]) -> Step:
+    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, accumulators: dict[tuple[int, int], Vec]) -> Step:
         def add() -> None:
             # Placed before and after: LLVM would otherwise compute it right after its weights.
-            held = self.placed(found[0, v])
-            found[0, v] = self.placed(self.fma(weights[v], factor, held))
+            held = self.placed(accumulators[0, v])
+            accumulators[0, v] = self.placed(self.fma(weights[v], factor, held))
 
         return add
 

@@ -64,9 +64,9 @@ def fill(panels: Array, rows: Array, factors: Array | None = None) -> bool:
     whole = count == len(panels) * width and width % SIDE == 0 and steps % SIDE == 0 and rows.size > 0
     if not whole or rows.strides[1] != 2 or panels.strides[2] != 2:
         return False
-    name, given = ("fill", None) if factors is None else _factors(factors)
+    name, scales = ("fill", None) if factors is None else _factors(factors)
     source, target = (rows.ctypes.data, rows.strides[0], steps), (panels.ctypes.data, *panels.strides[:2])
-    place = 0 if given is None else given.ctypes.data
+    place = 0 if scales is None else scales.ctypes.data
     _function(name)(*source, *target, place, count // SIDE, width // SIDE)
     return True
 
@@ -81,21 +81,21 @@ def _factors(factors: Array) -> tuple[str, Array]:
 
 def largest(rows: Array) -> Array:
     """The bits of the largest magnitude of each row."""
-    found = np.zeros(len(rows), np.uint16)
+    exponents = np.zeros(len(rows), np.uint16)
     if rows.size and rows.strides[1] == 2:
-        _function("largest")(rows.ctypes.data, rows.strides[0], rows.shape[1], found.ctypes.data, len(rows))
-        return found
+        _function("largest")(rows.ctypes.data, rows.strides[0], rows.shape[1], exponents.ctypes.data, len(rows))
+        return exponents
     return (rows & np.uint16(0x7FFF)).max(axis=1, initial=0)
 
 
 def _function(name: str) -> Callable[..., None]:
     # Two threads that compile at once would each keep the address of code that only one of them keeps.
     with _LOCK:
-        return _found(name)
+        return _compiled_function(name)
 
 
 @cache
-def _found(name: str) -> Callable[..., None]:
+def _compiled_function(name: str) -> Callable[..., None]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     kinds: list[Any] = [pointer, number, number, pointer, number]
     if name != "largest":
@@ -115,8 +115,8 @@ def _transpose(name: str, factor: str) -> str:
     `factor` is the type of a row's factor, empty where rows are moved as they are.
     """
     vector = f"<{SIDE} x {factor}>"
-    given = "ptr %all, i64 %stride, i64 %steps, ptr %panels, i64 %panel_stride, i64 %pitch, ptr %factors"
-    lines = [f"define void @{name}({given}, i64 %groups, i64 %each) {{", "entry:", "  br label %group", "group:"]
+    parameters = "ptr %all, i64 %stride, i64 %steps, ptr %panels, i64 %panel_stride, i64 %pitch, ptr %factors"
+    lines = [f"define void @{name}({parameters}, i64 %groups, i64 %each) {{", "entry:", "  br label %group", "group:"]
     lines += [
         "  %number = phi i64 [ 0, %entry ], [ %number.next, %done ]",
         f"  %first = mul i64 %number, {SIDE}",
@@ -144,13 +144,13 @@ def _transpose(name: str, factor: str) -> str:
     held = [_loaded(lines, row, factor) for row in range(SIDE)]
     # Each round interleaves the first half of the vectors with the second: three of them transpose.
     for turn in range(SIDE.bit_length() - 1):
-        found: list[str] = []
+        names: list[str] = []
         for index in range(SIDE // 2):
             x, y = held[index], held[index + SIDE // 2]
             for word, mask in (("low", _LOW), ("high", _HIGH)):
-                found.append(f"%{word}{turn}.{index}")
-                lines.append(f"  {found[-1]} = shufflevector {_RAW} {x}, {_RAW} {y}, <{SIDE} x i32> <{mask}>")
-        held = found
+                names.append(f"%{word}{turn}.{index}")
+                lines.append(f"  {names[-1]} = shufflevector {_RAW} {x}, {_RAW} {y}, <{SIDE} x i32> <{mask}>")
+        held = names
     for column, vector in enumerate(held):
         lines.append(f"  %step{column} = add i64 %step, {column}")
         lines.append(f"  %place{column} = mul i64 %step{column}, %pitch")

@@ -59,15 +59,15 @@ def offer_halves(of: StepProblem[CpuDevice]) -> Offer | Refused:
     shape = half_tile(of.device)
     if shape is None:
         return NO_TILE
-    found = of.once(find_half_product)
-    if isinstance(found, Refused):
-        return found
-    streams = len(found.contraction.streams)
+    product = of.once(find_half_product)
+    if isinstance(product, Refused):
+        return product
+    streams = len(product.contraction.streams)
     if shape.vectors % streams:
         return Refused("streams_share_a_panel", str(streams), f"a divisor of {shape.vectors}")
-    rounds = of.locations.is_fast and found.dtype is f16 and of.device.emits("f16_arithmetic")
-    tile, kernel = Tile(of.device, 1, shape.vectors), HalfKernel(found.dtype.name, shape)
-    return Offer(lambda: _HalfJob(of, found, tile, kernel, may_round=rounds).job(), lambda: found.cost(of.value))
+    rounds = of.locations.is_fast and product.dtype is f16 and of.device.emits("f16_arithmetic")
+    tile, kernel = Tile(of.device, 1, shape.vectors), HalfKernel(product.dtype.name, shape)
+    return Offer(lambda: _HalfJob(of, product, tile, kernel, may_round=rounds).job(), lambda: product.cost(of.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class HalfPanels:
         """Equal for equal layouts."""
         return f"halves {self.columns} {self.streams} {self.size} {self.counts} {self.is_scaled}"
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """Matrices as [panel, k, NR], or as bytes where columns are scaled."""
-        packed = HUGE_PAGES.array(self.room(given[0].shape[1]), self.dtype)
-        self.write(packed, *given)
+        packed = HUGE_PAGES.array(self.room(weights[0].shape[1]), self.dtype)
+        self.write(packed, *weights)
         return packed
 
     @property
@@ -106,17 +106,17 @@ class HalfPanels:
         count = -(-self.size // (self.columns // len(self.streams)))
         return (count, HEAD + 2 * self.columns * deep) if self.is_scaled else (count, deep, self.columns)
 
-    def write(self, packed: Array, *given: Array) -> None:
+    def write(self, packed: Array, *weights: Array) -> None:
         """Write all panels."""
         if not self.is_scaled:
-            self._write(given, packed, None)
+            self._write(weights, packed, None)
             return
-        panels = packed[:, HEAD:].view(np.uint16).reshape(len(packed), given[0].shape[1], self.columns)
-        self._write(given, panels, packed[:, :HEAD].view(np.float32))
+        panels = packed[:, HEAD:].view(np.uint16).reshape(len(packed), weights[0].shape[1], self.columns)
+        self._write(weights, panels, packed[:, :HEAD].view(np.float32))
 
-    def _write(self, given: Sequence[Array], panels: Array, powers: Array | None) -> None:
+    def _write(self, weights: Sequence[Array], panels: Array, powers: Array | None) -> None:
         """Write panels, and the powers of two of their columns."""
-        left, width = list(given), self.columns // len(self.streams)
+        left, width = list(weights), self.columns // len(self.streams)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
         if self.size % width:
             panels[-1] = 0
@@ -142,14 +142,14 @@ class HalfPanels:
             at = slice(column % width, column % width + ahead)
             _columns(panels[column // width, :, at], powers, (column // width, at), rows[:ahead])
         first = (column + ahead) // width
-        # Some panels at a time: rows stay in the cache while their largest numbers are found and while they are moved.
+        # Some panels at a time: rows stay in the cache from the search for their largest numbers until they are moved.
         for start in range(0, whole, _PANELS):
             some = range(first + start, first + min(start + _PANELS, whole))
             here = slice(some.start, some.stop)
-            given = rows[ahead + start * width :][: len(some) * width]
-            _panels(panels[here], None if powers is None else powers[here], given)
+            part = rows[ahead + start * width :][: len(some) * width]
+            _panels(panels[here], None if powers is None else powers[here], part)
             # Pages of a mapped file go as they are packed: the largest matrix would be in memory twice.
-            unload(given)
+            unload(part)
         if len(rows) > ahead + whole * width:
             rest = rows[ahead + whole * width :]
             at = slice(0, len(rest))
@@ -160,9 +160,9 @@ def _panels(panels: Array, powers: Array | None, rows: Array) -> None:
     """Write whole panels."""
     width, factors = panels.shape[2], None
     if powers is not None:
-        found = _powers(rows)
-        powers[...] = found.reshape(powers.shape)
-        factors = 1 / found
+        scales = _powers(rows)
+        powers[...] = scales.reshape(powers.shape)
+        factors = 1 / scales
     if fill(panels, rows, factors):
         return
     scaled = rows if factors is None else _scaled(rows, factors)
@@ -174,17 +174,17 @@ def _columns(target: Array, powers: Array | None, at: tuple[int, slice], rows: A
     if powers is None:
         target[...] = rows.T
         return
-    found = powers[at] = _powers(rows)
-    target[...] = _scaled(rows, 1 / found).T
+    scales = powers[at] = _powers(rows)
+    target[...] = _scaled(rows, 1 / scales).T
 
 
 def _powers(rows: Array) -> Array:
     """The power of two by which each row is too large."""
     # Magnitudes are in the order of their bits.
     most = largest(rows).view(np.float16).astype(np.float32)
-    found = np.ldexp(np.float32(1), np.frexp(most / np.float32(LARGEST))[1])
-    found[~np.isfinite(most) | (most == 0)] = 1
-    return found
+    powers = np.ldexp(np.float32(1), np.frexp(most / np.float32(LARGEST))[1])
+    powers[~np.isfinite(most) | (most == 0)] = 1
+    return powers
 
 
 def _scaled(rows: Array, factors: Array) -> Array:
@@ -196,11 +196,11 @@ class _HalfJob(RowPanelJob):
     """The job of one product while it is put together."""
 
     def __init__(
-        self, of: StepProblem[CpuDevice], found: HalfProduct, tile: Tile, kernel: HalfKernel, *, may_round: bool
+        self, of: StepProblem[CpuDevice], product: HalfProduct, tile: Tile, kernel: HalfKernel, *, may_round: bool
     ) -> None:
-        super().__init__(of.step, found.contraction, of.locations, tile)
+        super().__init__(of.step, product.contraction, of.locations, tile)
         rounds = may_round and isinstance(self.deep, int) and self.deep % GROUP == 0
-        self.product, self.kernel = found, replace(kernel, rounds=rounds)
+        self.product, self.kernel = product, replace(kernel, rounds=rounds)
 
     def job(self) -> Job | Refused:
         deep = self.deep
@@ -208,7 +208,7 @@ class _HalfJob(RowPanelJob):
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
         panels = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
-        pack = stacked(panels, self.found.ends)
+        pack = stacked(panels, self.contraction.ends)
         may_round = (self.locations.is_fast or self.locations.in_bf16) and not self.kernel.rounds
         code = partial(_code, self.kernel)
         return self.finished(pitch, self.product.matrices, pack, code, speed=1, may_round=may_round)
@@ -243,23 +243,23 @@ class _Driver(RowPanels):
         _, write = self.row
         self.call(write, x, target, self.problem.deep)
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, which many rows spell out first where nothing is rounded."""
         if self.kernel.rounds:
-            self._tiles(count, self.kernel.tile.rows, fast_rows_function, rows, b, sums, self.problem.deep)
+            self._tiles(count, self.kernel.tile.rows, fast_rows_function, rows, b, accumulators, self.problem.deep)
             return
         least = self.kernel.tile.least_spread
         few = [tile for tile in self.kernel.tile.rows if tile < least and tile <= self.problem.rows]
         with self.when(self.icmp("slt", count, least)):
             direct = partial(rows_function, self.kernel, is_spread=False)
-            self._tiles(count, few, direct, rows, b, sums, self.problem.deep, I1("true"), b)
+            self._tiles(count, few, direct, rows, b, accumulators, self.problem.deep, I1("true"), b)
         if self.problem.rows < least:
             return
         with self.when(self.icmp("sge", count, least)):
-            self._spread(rows, b, sums, count)
+            self._spread(rows, b, accumulators, count)
 
-    def _spread(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        """The same, KC steps along k at a time, of which all rows read the weights as f32."""
+    def _spread(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
+        """Multiply KC steps along k at a time, of which all rows read the weights as f32."""
         spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.at.own)
         self.shared.append(spread)
         multiply = partial(rows_function, self.kernel, is_spread=True)
@@ -270,18 +270,28 @@ class _Driver(RowPanels):
             self.call(spread[1], here, panel, some)
             x = self.ptr_add(rows, self.mul(first, 4))
             fresh = self.icmp("eq", first, 0)
-            self._tiles(count, self.kernel.tile.rows, multiply, x, panel, sums, some, fresh, ahead)
+            self._tiles(count, self.kernel.tile.rows, multiply, x, panel, accumulators, some, fresh, ahead)
 
     def _tiles(
-        self, count: I64, tiles: Sequence[int], multiply: _Multiply, rows: Ptr, b: Ptr, sums: Ptr, *more: Int | I1 | Ptr
+        self,
+        count: I64,
+        tiles: Sequence[int],
+        multiply: _Multiply,
+        rows: Ptr,
+        b: Ptr,
+        accumulators: Ptr,
+        *more: Int | I1 | Ptr,
     ) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         for tile, row in self.in_tiles(tiles, count):
-            found = multiply(tile)
-            self.shared.append(found)
-            x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
-            self.call(found[1], x, self.problem.pitch, b, y, stride, *more)
+            shared = multiply(tile)
+            self.shared.append(shared)
+            x, y = (
+                self.ptr_add(rows, self.mul(row, self.problem.pitch)),
+                self.ptr_add(accumulators, self.mul(row, stride)),
+            )
+            self.call(shared[1], x, self.problem.pitch, b, y, stride, *more)
 
 
 __all__ = ["HalfPanels", "half_tile"]

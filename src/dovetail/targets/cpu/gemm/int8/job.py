@@ -1,4 +1,4 @@
-"""What products and convolutions of bytes put together alike: their operands, exact sums, and the steps on these."""
+"""The job of a GEMM or convolution of bytes: its operands, exact sums, and the epilogue on these."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from dovetail.targets.cpu.gemm.policy import INT8
 class ByteJob:
     """The job of one product or convolution of bytes while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile) -> None:
-        self.of, self.found, self.tile = of, found, tile
+    def __init__(self, of: StepProblem[CpuDevice], contraction: ByteProduct, tile: ByteTile) -> None:
+        self.of, self.contraction, self.tile = of, contraction, tile
         overwritten = overwritten_operands(of.step, of.locations)
-        apart = [v for v in found.operands if found.operand(v) not in overwritten]
+        apart = [v for v in contraction.operands if contraction.operand(v) not in overwritten]
         self.beside = {v: f"e{i}" for i, v in enumerate(apart)}
         """The pointers of what the epilogue reads, but for what the result is written over."""
         self.bindings: dict[str, Value | Packed] = {}
@@ -51,36 +51,37 @@ class ByteJob:
 
     def bind_epilogue(self) -> Refused | None:
         """Bind the zero point where it is a tensor, what the epilogue reads, and the result; or why it cannot."""
-        found, views, value, zero = self.found, self.found.body.views, self.of.value, self.found.factor.zero
+        contraction, value = self.contraction, self.of.value
+        views, zero = contraction.body.views, contraction.factor.zero
         if zero is not None and not is_number(zero):
-            self.bindings["z"] = found.operand(zero)
+            self.bindings["z"] = contraction.operand(zero)
         for view, name in self.beside.items():
             if views[view].offset != 0:
                 return Refused("epilogue_reads_operands_from_their_start", str(view.type))
-            self.bindings[name] = found.operand(view)
-            self.spread[name] = stretched(views[view].strides, view.shape, found.result.shape)
+            self.bindings[name] = contraction.operand(view)
+            self.spread[name] = stretched(views[view].strides, view.shape, contraction.result.shape)
         self.bindings["y"] = value
-        self.spread["y"] = stretched(self.of.locations(value).strides, value.shape, found.result.shape)
+        self.spread["y"] = stretched(self.of.locations(value).strides, value.shape, contraction.result.shape)
         return None
 
     def epilogue(self, exact: Callable[[Expr, Expr], Expr], sums: str) -> Kernel:
         """The elementwise steps on exact sums at a row and a column, as a kernel; `sums` names those of the factor."""
-        found, bindings, beside, sizes = self.found, self.bindings, self.beside, self.sizes
+        contraction, bindings, beside, sizes = self.contraction, self.bindings, self.beside, self.sizes
         lanes = self.tile.shape.lanes
 
         def tensor(name: str, dtype: DType) -> Tensor:
             named = (f"{name}_row", f"{name}_column")
             return Tensor(name, dtype, tuple(size if isinstance(size := sizes[n], int) else symbol(n) for n in named))
 
-        target = tensor("y", found.result.dtype)
+        target = tensor("y", contraction.result.dtype)
 
         def columns(first: Expr, count: Expr, lanes: int) -> Loop:
             at = (Name("row"), add(first, Name("column")))
-            leaves = {found.product: exact(*at)}
-            for view in found.operands:
+            leaves = {contraction.product: exact(*at)}
+            for view in contraction.operands:
                 name = beside.get(view)
                 leaves[view] = Load(target if name is None else tensor(name, view.dtype), at)
-            (result,) = elementwise([found.result], leaves)
+            (result,) = elementwise([contraction.result], leaves)
             return Loop("column", count, (Store(target, at, result),), lanes=lanes)
 
         # Several vectors at once hide the latency of a long chain of steps, and fill a vector of bytes.
@@ -94,10 +95,10 @@ class ByteJob:
 
     def exact_sums(self, sums: Expr, totals: Expr, offsets: Expr | None) -> Expr:
         """Exact sums: those of the tile, plus offsets, minus the zero point times the sum of the weights."""
-        found, tile = self.found, self.tile
+        contraction, tile = self.contraction, self.tile
         if offsets is not None:
             sums = Call("add", (sums, offsets), i32)
-        zero, signed = found.factor.zero, found.factor.dtype is i8
+        zero, signed = contraction.factor.zero, contraction.factor.dtype is i8
         moved = 0 if signed == tile.shape.signed else -128 if tile.shape.signed else 128
         known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
         if known is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail import ops
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
@@ -94,7 +94,7 @@ class _Driver(Builder):
         super().__init__()
         self.shape = shape
         self.epilogue = epilogue
-        self.given = Words.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
         offsets = shape.layout(epilogue)
         self.words = self.ptr_add(SCRATCH, offsets["words"])
         self.sums = self.ptr_add(SCRATCH, offsets["sums"])
@@ -105,7 +105,7 @@ class _Driver(Builder):
 
     def size(self, name: str) -> Int:
         known = self.shape.sizes[name]
-        return known if isinstance(known, int) else self.given.sizes[name]
+        return known if isinstance(known, int) else self.arguments.sizes[name]
 
     def _cell(self, cell: I64) -> None:
         shape = self.shape
@@ -121,27 +121,28 @@ class _Driver(Builder):
         self.emit(f"call void @{inner_name(self.epilogue)}(ptr {self.words}, i64 0, i64 {count}, ptr null)")
 
     def _panel(self, number: Int) -> Ptr:
-        return self.ptr_add(self.given.pointers["w"], self.mul(number, self.shape.tile.step_bytes * self.shape.steps))
+        panel_bytes = self.shape.tile.step_bytes * self.shape.steps
+        return self.ptr_add(self.arguments.pointers["w"], self.mul(number, panel_bytes))
 
-    def _multiply(self, b: Ptr, count: I64, sums: Ptr) -> None:
+    def _multiply(self, b: Ptr, count: I64, accumulators: Ptr) -> None:
         """All rows of the block times one panel: one row alone, others by tiles."""
         shape, tile = self.shape, self.shape.tile
         pitch = 4 * tile.nr
         alone = self.icmp("eq", count, 1)
         _, single = byte_tile_function(tile, 1)
         with self.when(alone):
-            self.call(single, self.rows, b, sums, shape.steps, pitch)
+            self.call(single, self.rows, b, accumulators, shape.steps, pitch)
         _, full = byte_tile_function(tile, tile.mr)
         with self.unless(alone), self.loop(0, self.udiv(self.add(count, tile.mr - 1), tile.mr)) as at:
             a = self.ptr_add(self.rows, self.mul(at, tile.row_bytes * shape.steps))
-            self.call(full, a, b, self.ptr_add(sums, self.mul(at, tile.mr * pitch)), shape.steps, pitch)
+            self.call(full, a, b, self.ptr_add(accumulators, self.mul(at, tile.mr * pitch)), shape.steps, pitch)
 
     def _pack_rows(self, first: I64, count: I64) -> None:
         """The rows of a block as the tile reads them, zeros after k; bytes of the other sign are moved by 128."""
         shape, tile = self.shape, self.shape.tile
         dense, whole = shape.sizes["a_k"] == 1, shape.deep // 4
         with self.loop(0, count) as row:
-            source = self.ptr_add(self.given.pointers["a"], self.mul(self.add(first, row), self.size("a_row")))
+            source = self.ptr_add(self.arguments.pointers["a"], self.mul(self.add(first, row), self.size("a_row")))
             start = self.mul(self.udiv(row, tile.mr), tile.row_bytes * shape.steps)
             target = self.ptr_add(self.rows, self.add(start, self.mul(self.urem(row, tile.mr), 4)))
             if dense:
@@ -171,15 +172,16 @@ class _Driver(Builder):
     def _epilogue_words(self, first: I64, column: I64) -> None:
         """The words of the epilogue for this cell."""
         shape = self.shape
-        given: list[Ptr | I64] = [self.sums, self.rowsums, self.ptr_add(self.given.pointers["c"], self.mul(column, 4))]
+        pointers = self.arguments.pointers
+        words: list[Ptr | I64] = [self.sums, self.rowsums, self.ptr_add(pointers["c"], self.mul(column, 4))]
         if "z" in shape.pointers:
-            given.append(self.given.pointers["z"])
+            words.append(pointers["z"])
         for name in (*shape.operands, "y"):
-            row = self.ptr_add(self.given.pointers[name], self.mul(first, self.size(f"{name}_row")))
-            given.append(self.ptr_add(row, self.mul(column, self.size(f"{name}_column"))))
+            row = self.ptr_add(pointers[name], self.mul(first, self.size(f"{name}_row")))
+            words.append(self.ptr_add(row, self.mul(column, self.size(f"{name}_column"))))
         live = self.smin(shape.tile.nr, self.sub(shape.columns, column))
-        given += [live if size == LIVE else self.given.sizes[str(size)] for size in self.epilogue.sizes]
-        store_words(self, given, self.words)
+        words += [live if size == LIVE else self.arguments.sizes[str(size)] for size in self.epilogue.sizes]
+        store_words(self, words, self.words)
 
 
 NO_DOT = Refused("device_has_int8_dot", "no 4-way dot products of bytes", "VNNI, or the dot product of NEON")
@@ -213,9 +215,9 @@ class ByteColumns(BytePacking):
     is_transposed: bool
 
     def __call__(self, weights: Array, *zero: Array) -> Array:
-        _, offsets, sums = self.signed(weights if self.is_transposed else weights.T, *zero)
-        packed = np.zeros((2, -(-sums.size // self.nr) * self.nr), np.int32)
-        packed[:, : sums.size] = sums, offsets
+        _, offsets, column_sums = self.signed(weights if self.is_transposed else weights.T, *zero)
+        packed = np.zeros((2, -(-column_sums.size // self.nr) * self.nr), np.int32)
+        packed[:, : column_sums.size] = column_sums, offsets
         return packed
 
 
@@ -224,44 +226,46 @@ def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
     tile = byte_tile_of(of.device)
     if tile is None:
         return NO_DOT
-    found = of.once(find_byte_product)
-    if isinstance(found, Refused):
-        return found
-    if found.product.op is not ops.matmul:
-        return Refused("op_is_one_product", found.product.op.name)
-    deep, columns = found.product.operands[0].shape[-1], found.result.shape[-1]
-    if found.weights.value.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
-        return Refused("weights_are_one_matrix", str(found.weights.value.type), "two axes of known sizes")
-    return Offer(lambda: _Writer(of, found, tile, deep, columns).job(), lambda: found.cost(of.value))
+    product = of.once(find_byte_product)
+    if isinstance(product, Refused):
+        return product
+    if product.product.op is not ops.matmul:
+        return Refused("op_is_one_product", product.product.op.name)
+    deep, columns = product.product.operands[0].shape[-1], product.result.shape[-1]
+    if product.weights.value.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
+        return Refused("weights_are_one_matrix", str(product.weights.value.type), "two axes of known sizes")
+    return Offer(lambda: _Writer(of, product, tile, deep, columns).job(), lambda: product.cost(of.value))
 
 
 class _Writer(ByteJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile, deep: int, columns: int) -> None:
-        super().__init__(of, found, tile)
+    def __init__(
+        self, of: StepProblem[CpuDevice], contraction: ByteProduct, tile: ByteTile, deep: int, columns: int
+    ) -> None:
+        super().__init__(of, contraction, tile)
         self.deep, self.columns = deep, columns
 
     def job(self) -> Job | Refused:
-        found, views = self.found, self.found.body.views
-        factor = found.factor
+        contraction, views = self.contraction, self.contraction.body.views
+        factor = contraction.factor
         strides = views[factor.bytes].strides
         if views[factor.bytes].offset != 0:
             return Refused("rows_start_at_an_operand", "a view within an operand")
-        self.bindings["a"] = found.operand(factor.bytes)
-        front = stretched(strides[:-1], factor.bytes.shape[:-1], found.result.shape[:-1])
+        self.bindings["a"] = contraction.operand(factor.bytes)
+        front = stretched(strides[:-1], factor.bytes.shape[:-1], contraction.result.shape[:-1])
         self.sizes["a_k"] = strides[-1]
-        weights = found.weights
+        weights = contraction.weights
         for name, pack in (("w", BytePanels), ("c", ByteColumns)):
             layout = f"bytes {name} {self.tile.nr} {weights.is_transposed}"
-            made = pack(weights.number, self.tile.nr, weights.is_transposed)
-            self.bindings[name] = weights.packed(layout, made)
+            pack_weights = pack(weights.number, self.tile.nr, weights.is_transposed)
+            self.bindings[name] = weights.packed(layout, pack_weights)
         refused = self.bind_epilogue()
         if refused is not None:
             return refused
         pointed = {"a": front, **{name: spread[:-1] for name, spread in self.spread.items()}}
         self.sizes |= {f"{name}_column": spread[-1] for name, spread in self.spread.items()}
-        shape, fronts = collapsed(found.result.shape[:-1], list(pointed.values()))
+        shape, fronts = collapsed(contraction.result.shape[:-1], list(pointed.values()))
         if len(shape) > 1:
             return Refused("axes_in_front_are_rows", f"{len(shape)} axes", "axes that are dense in every operand")
         for name, front in zip(pointed, fronts, strict=True):
@@ -270,13 +274,13 @@ class _Writer(ByteJob):
         return self._finished()
 
     def _finished(self) -> Job:
-        found, factor = self.found, self.found.factor
+        contraction, factor = self.contraction, self.contraction.factor
         kernel = Bytes(
             self.tile,
             self.deep,
             self.columns,
             factor.dtype is i8,
-            found.weights.has_offsets,
+            contraction.weights.has_offsets,
             tuple(self.beside.values()),
             tuple(self.bindings),
             self.sizes,
@@ -294,12 +298,12 @@ class _Writer(ByteJob):
         pitch = 4 * kernel.panels * self.tile.nr
 
         def exact(row: Expr, column: Expr) -> Expr:
-            sums: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
+            accumulators: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
             totals = Load(Tensor("c", i32, (4,)), (column,))
             offsets: Expr | None = None
             if kernel.has_offsets:
                 of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
                 offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
-            return self.exact_sums(sums, totals, offsets)
+            return self.exact_sums(accumulators, totals, offsets)
 
         return self.epilogue(exact, "rowsums")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, same, zeros
 from dovetail.dataclass import dataclass
@@ -64,16 +64,16 @@ class ByteTile:
 
 def byte_tile_of(device: CpuDevice) -> ByteTile | None:
     """The tile of the first dot instruction that a device has; None where it has none."""
-    found = next((row for row in INT8_TILES if device.has(row.capability)), None)
-    return None if found is None else ByteTile(found, not device.emits(found.capability))
+    kind = next((row for row in INT8_TILES if device.has(row.capability)), None)
+    return None if kind is None else ByteTile(kind, not device.emits(kind.capability))
 
 
 def fitting_tile(tile: ByteTile, rows: int, columns: int) -> ByteTile:
     """The tile of a device that computes the fewest sums for rows and columns, those that it pads included."""
     shapes = [tile.shape, *(replace(tile.shape, mr=mr, vectors=v) for mr, v in tile.shape.others)]
     sizes = [(s.mr, s.lanes * s.vectors) for s in shapes]
-    sums = [-(-rows // mr) * mr * -(-columns // nr) * nr for mr, nr in sizes]
-    return replace(tile, shape=shapes[sums.index(min(sums))])
+    padded = [-(-rows // mr) * mr * -(-columns // nr) * nr for mr, nr in sizes]
+    return replace(tile, shape=shapes[padded.index(min(padded))])
 
 
 @cache
@@ -85,23 +85,23 @@ def byte_tile_function(tile: ByteTile, rows: int) -> tuple[SharedFunction, Signa
 def _function(tile: ByteTile, rows: int) -> Function:
     t = SimdBuilder()
     shape = tile.shape
-    kind, raw = Lanes(shape.lanes, "i32"), Lanes(4 * shape.lanes, "i8")
+    kind, raw = VectorType(shape.lanes, "i32"), VectorType(4 * shape.lanes, "i8")
     along = PhiLoop(t)
     k = along.carry(I64("0"))
-    sums = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
+    accumulators = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
     four, panel = along.carry(Ptr("%a")), along.carry(Ptr("%b"))
     columns = [t.load_lanes(raw, t.ptr_add(panel, 4 * shape.lanes * j), 16) for j in range(shape.vectors)]
-    found: dict[tuple[int, int], Vec] = {}
+    totals: dict[tuple[int, int], Vec] = {}
     for i in range(rows):
         x = t.bitcast(_broadcast(t, tile, four, i, rows), "i8", raw.count)
         for j, column in enumerate(columns):
             factor, weights = (column, x) if tile.weights_are_rows else (x, column)
-            found[i, j] = _dot(t, tile, sums[i, j], factor, weights)
+            totals[i, j] = _dot(t, tile, accumulators[i, j], factor, weights)
     following = t.following(k)
     moved = [(rows_at, t.ptr_add(rows_at, by)) for rows_at, by in ((four, tile.row_bytes), (panel, tile.step_bytes))]
     again = t.icmp("slt", following, I64("%steps"))
-    along.end([(k, following), *moved, *[(phi, found[cell]) for cell, phi in sums.items()]], again)
-    for (i, j), x in found.items():
+    along.end([(k, following), *moved, *[(phi, totals[cell]) for cell, phi in accumulators.items()]], again)
+    for (i, j), x in totals.items():
         there = t.ptr_add(t.ptr_add(Ptr("%sums"), t.mul(I64("%pitch"), i)), 4 * j * shape.lanes)
         t.store_lanes(x, there, 16)
     name = f"bytes.{rows}x{tile.nr}{'.rows' if tile.weights_are_rows else ''}"
@@ -110,7 +110,7 @@ def _function(tile: ByteTile, rows: int) -> Function:
 
 def _broadcast(t: SimdBuilder, tile: ByteTile, four: Ptr, i: int, rows: int) -> Vec:
     """Four bytes of a row in every lane; NEON takes them out of a register of four rows."""
-    kind = Lanes(tile.shape.lanes, "i32")
+    kind = VectorType(tile.shape.lanes, "i32")
     if tile.shape.by_lane and rows > 1:
         return t.splat_lane(t.load_lanes(kind, t.ptr_add(four, 4 * (i - i % 4)), 16), i % 4)
     return t.load_spread(kind, t.ptr_add(four, 4 * i))
@@ -131,13 +131,13 @@ def dot(t: SimdBuilder, of: Int8Tile, held: Vec, x: Vec, y: Vec) -> Vec:
     if of.pairs is None:
         return t.instruction(of.intrinsic, kind, held, x, y)
     # By way of sums of two products in 16 bits, none of which is large enough to saturate.
-    half = Lanes(2 * kind.count, "i16")
+    half = VectorType(2 * kind.count, "i16")
     two = t.instruction(of.intrinsic, half, x, y)
     return t.lanewise("add", held, t.instruction(of.pairs, kind, two, same(half, 1)))
 
 
 def plain_dot(t: SimdBuilder, held: Vec, x: Vec, y: Vec, *, signed: bool) -> Vec:
-    """The same without a dot instruction; y is signed."""
+    """Emulate a dot instruction; y is signed."""
     wide = t.convert("sext" if signed else "zext", x, "i32")
     products = t.lanewise("mul", wide, t.convert("sext", y, "i32"))
     for part in range(4):
