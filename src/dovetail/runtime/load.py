@@ -138,7 +138,7 @@ def is_onnx_model(given: object) -> bool:
 
 
 def _content(given: Any) -> bytes:
-    if isinstance(given, bytes | bytearray | memoryview):
+    if not hasattr(given, "SerializeToString"):
         return bytes(given)
     try:
         return given.SerializeToString()

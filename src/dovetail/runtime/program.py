@@ -108,7 +108,7 @@ class Signature(tuple[TensorSpec, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
-            return super().__getitem__(key)
+            return tuple(self)[cast(int, key)]
         for spec in self:
             if spec.name == key:
                 return spec
