@@ -183,4 +183,4 @@ def test_language_models_where_graphs_are_read_are_told_as_such(tmp_path: Path) 
         for read in readers:
             with pytest.raises(LoadError, match=message) as raised:
                 read(path)
-            assert message == "but a folder" or "dovetail.LanguageModel reads it" in str(raised.value)
+            assert message == "but a folder" or "dovetail.language.LanguageModel reads it" in str(raised.value)

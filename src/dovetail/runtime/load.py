@@ -20,7 +20,7 @@ from dovetail.sanitize import sanitize
 
 MOST_TEXT_BYTES = 1 << 30
 _GGUF = b"GGUF"
-_LANGUAGE = "dovetail.LanguageModel reads it, and so do dovetail chat, generate, serve and perplexity"
+_LANGUAGE = "dovetail.language.LanguageModel reads it, and so do dovetail chat, generate, serve and perplexity"
 
 
 def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:

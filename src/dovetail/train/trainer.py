@@ -20,12 +20,7 @@ from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.renamed import old_options
 from dovetail.runtime.compile import compile
-<<<<<<< HEAD
-from dovetail.runtime.options import RequestOptions
-=======
-from dovetail.runtime.load import load
 from dovetail.runtime.options import TargetOptions
->>>>>>> api
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import check_options
 from dovetail.runtime.source import is_torch
@@ -101,12 +96,8 @@ class Trainer:
         batch_norm_momentum: float = 0.1,
         seed: int = 0,
         writes: bool = True,
-<<<<<<< HEAD
         unreached: Unreached = "error",
-        **options: Unpack[RequestOptions],
-=======
         **options: Unpack[TargetOptions],
->>>>>>> api
     ) -> None:
         check_options(Trainer.__init__, options)
         chosen = optimizer_of(optimizer)
