@@ -46,7 +46,7 @@ def show(title: str, graph: dovetail.Graph, feeds: Arrays) -> None:
     print(f"=== {title}\n")
     weights = random_weights(graph)
     sizes = dict(zip("bs", feeds["input_ids"].shape, strict=True))
-    program, compiling = timed(lambda: dovetail.compile(graph, target="reference", params=weights, sizes=sizes))
+    program, compiling = timed(lambda: dovetail.compile(graph, target="reference", params=weights, assume_sizes=sizes))
     print(program.report)
     special, specialising = timed(lambda: program.specialize(sizes))
     outputs, running = timed(lambda: special.run(feeds))

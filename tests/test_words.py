@@ -85,7 +85,6 @@ PUBLIC = (
     *(f"dovetail.{name}" for name in dovetail.MODULES),
     "dovetail.adapters.onnx_backend",
     "dovetail.frontends.safetensors",
-    "dovetail.process",
     "dovetail.targets.xla",
 )
 """The modules of `docs/api.md`."""
