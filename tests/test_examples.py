@@ -148,7 +148,7 @@ def test_blocks_of_a_page_share_a_namespace(capsys: pytest.CaptureFixture[str]) 
 def test_what_blocks_print_is_put_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     silent, shown = "```python\nprint(1)\n```\n", "```python\nprint(2)\n```\n\n```text\nold\n```\n"
     assert Page("page.md", capsys).run(silent + shown) == silent + shown.replace("old", "2")
-    asked = Page("page.md", capsys).run("```console\n$ dovetail catalogue silu\nold\n```\n")
+    asked = Page("page.md", capsys).run("```console\n$ dovetail catalog silu\nold\n```\n")
     assert "# `silu`" in asked and "old" not in asked
 
 

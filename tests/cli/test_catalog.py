@@ -1,4 +1,4 @@
-"""`dovetail catalogue`, and the pages in docs/catalogue that are generated from the same declarations."""
+"""`dovetail catalog`, and the pages in docs/catalogue that are generated from the same declarations."""
 
 from __future__ import annotations
 
