@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 ALLOWED = {
     # These run in another step of .ci/run, which installs what they need.
@@ -32,9 +32,10 @@ def unexpected(report: Any) -> str:
     """Return why a report of a skip is not allowed, or nothing."""
     if report.outcome != "skipped" or hasattr(report, "wasxfail"):
         return ""
-    longrepr: Any = report.longrepr
-    # A skip has the file, the line and the reason.
-    reason = str(longrepr[-1] if type(longrepr) is tuple else longrepr).removeprefix("Skipped: ")
+    # A skip is told as its file, its line and its reason.
+    told: object = report.longrepr
+    reason = cast(tuple[str, int, str], told)[2] if isinstance(told, tuple) else str(told)
+    reason = reason.removeprefix("Skipped: ")
     if any(re.search(pattern, reason) for pattern in ALLOWED):
         return ""
     return f"skipped in CI for a reason that tests/skips.py does not list: {reason}"

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from dovetail.declare.backward import fused_op
     from dovetail.ir.graph import Builder, Graph
     from dovetail.ir.leaf import input, param
-    from dovetail.ir.serial import save
     from dovetail.ir.value import Value
     from dovetail.report.report import Report
     from dovetail.runtime.compile import compile, explain
-    from dovetail.runtime.load import load
+    from dovetail.runtime.load import load, save
     from dovetail.runtime.program import Program
     from dovetail.targets.reference.interpreter import evaluate
 
@@ -102,7 +101,7 @@ _PLACES = {
     "input": "dovetail.ir.leaf",
     "load": "dovetail.runtime.load",
     "param": "dovetail.ir.leaf",
-    "save": "dovetail.ir.serial",
+    "save": "dovetail.runtime.load",
 }
 """The modules of the names above, imported on first use, after the primitives: values have no operators before."""
 

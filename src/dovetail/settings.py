@@ -117,11 +117,10 @@ class Settings:
     )
 
 
-class SettingsOptions(TypedDict, total=False):
-    """The fields of `Settings` as keyword options."""
+class OtherSettings(TypedDict, total=False):
+    """The fields of `Settings` as keyword options, but for `precision`, which training has another one of."""
 
     strict: bool
-    precision: Literal["exact", "fast", "bf16"]
     engine: str
     search_seconds: int
     verify_each_pass: bool
@@ -133,6 +132,12 @@ class SettingsOptions(TypedDict, total=False):
     tune: Literal["auto", "always", "off"]
     libraries: Literal["auto", "off"]
     print_report: bool
+
+
+class SettingsOptions(OtherSettings, total=False):
+    """The fields of `Settings` as keyword options."""
+
+    precision: Literal["exact", "fast", "bf16"]
 
 
 FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType(

@@ -96,7 +96,6 @@ def test_a_misspelt_command_is_told_the_nearest(shell: Shell) -> None:
         (["train", SMALL["bert"], "--data", "x", "--every", "1"], "--every", "--checkpoint"),
         (["generate", "x.gguf", "hello", "--adapter-scale", "2"], "--adapter-scale", "--adapter"),
     ],
-    ids=lambda x: x[0] if isinstance(x, list) else None,
 )
 def test_an_option_without_effect_is_refused(shell: Shell, line: list[str], flag: str, needed: str) -> None:
     assert f"{flag} without {needed}" in shell.fails(1, *line)

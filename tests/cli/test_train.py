@@ -67,6 +67,7 @@ def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_
     line += ["--schedule", "cosine", "--warm-up", "5", "--log", files["run.jsonl"], "--html", files["run.html"]]
     said = shell(*line)
     assert said.code == 0 and said.out.startswith("100 steps in "), said.err
+    assert "trains 4 of 4 parameters, 212 numbers: w0, b0, w1, b1" in said.out
     assert "classifier: step 100 of 100, loss" in said.err and "┤" in said.err
     accuracy = float(said.out.rsplit("accuracy ", 1)[1].split()[0])
     trained = initializers(tmp_path / "model.trained.onnx")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dovetail import compile, load
 from dovetail.errors import DovetailError, LoadError, OptionError, UnsupportedError
 from dovetail.frontends.checkpoint import _Reader, read_checkpoint  # pyright: ignore[reportPrivateUsage]
 from dovetail.frontends.decoder_families import FAMILIES, names_in_checkpoint
 from dovetail.language import LanguageModel
 from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
+from dovetail.train import Trainer
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -133,3 +137,50 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(LoadError, match="outside"):
         read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "bitsandbytes"])
+def test_weights_of_other_quantisers_are_refused_by_their_name(method: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, {**CONFIG, "quantization_config": {"quant_method": method, "bits": 4}})
+    with pytest.raises(UnsupportedError, match=f"quantised by {method}") as raised:
+        LanguageModel(folder, cache="off")
+    assert "GGUF" in str(raised.value)
+
+
+def test_adapters_of_peft_are_refused_with_what_reads_them(tmp_path: Path) -> None:
+    folder = written(tmp_path, CONFIG)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    with pytest.raises(LoadError, match="a folder without an adapter"):
+        LanguageModel(folder, cache="off", adapter=adapter)
+    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    for given in (adapter, adapter / "adapter_model.safetensors"):
+        with pytest.raises(UnsupportedError, match="an adapter in PEFT's format") as raised:
+            LanguageModel(folder, cache="off", adapter=given)
+        assert "convert_lora_to_gguf.py" in str(raised.value)
+
+
+def test_options_of_language_models_are_all_named(tmp_path: Path) -> None:
+    folder = written(tmp_path, CONFIG)
+    with pytest.raises(OptionError, match="no option 'n_ctx'") as raised:
+        LanguageModel(folder, n_ctx=64)
+    assert all(name in str(raised.value) for name in ("kv_cache", "adapter", "context", "threads"))
+    with pytest.raises(OptionError, match="did you mean context"):
+        LanguageModel(folder, contxt=64)
+
+
+def test_language_models_where_graphs_are_read_are_told_as_such(tmp_path: Path) -> None:
+    folder = written(tmp_path, CONFIG)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
+    (tmp_path / "empty").mkdir()
+    said = {
+        folder: "folder of a checkpoint",
+        tmp_path / "model.gguf": "is a GGUF file",
+        tmp_path / "empty": "but a folder",
+    }
+    for path, message in said.items():
+        readers: tuple[Callable[[Path], object], ...] = (load, compile, partial(Trainer, loss="cross_entropy"))
+        for read in readers:
+            with pytest.raises(LoadError, match=message) as raised:
+                read(path)
+            assert message == "but a folder" or "dovetail.language.LanguageModel reads it" in str(raised.value)

@@ -177,6 +177,7 @@ BAD: dict[str, tuple[int, str, Any]] = {
         "/v1/chat/completions",
         {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
     ),
+    "tools": (400, "/v1/chat/completions", {"messages": MESSAGES, "tools": [{"type": "function"}]}),
     "tools to choose": (400, "/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"}),
     "more texts than may wait": (400, "/v1/completions", {"prompt": ["a"] * 80, "max_tokens": 1}),
     "half a pair of surrogates": (400, "/v1/completions", {"\ud800": 1}),
@@ -229,7 +230,8 @@ def test_fields_that_only_label_a_request_or_change_nothing_are_taken(server: Se
         "presence_penalty": 0,
         "modalities": ["text"],
         "tool_choice": "none",
-        "tools": None,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "functions": [],
     }
     options = {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}}
     asked = {"messages": MESSAGES, "max_tokens": 2, **labels, **same, **options}

@@ -108,6 +108,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("done_twice", lambda x: ops.round_(ops.round_(x)), ops.round_, FLOATS),
     Example("abs_of_neg", lambda x: ops.abs_(-x), ops.abs_, (*SIGNED, *FLOATS)),
     Example("with_itself", lambda x: ops.maximum(x, x), lambda x: x, NUMBERS),
+    Example("with_the_extreme", lambda x: ops.maximum(ops.minimum(x, np.inf), -np.inf), lambda x: x, FLOATS),
     Example("maximum_is_relu", lambda x: ops.maximum(x, 0), ops.relu, NUMBERS),
     Example("choice_is_relu", lambda x: ops.where(ops.greater(x, 0), x, 0), ops.relu, INTEGERS),
     Example("choice_is_float_relu", lambda x: ops.where(ops.less(x, 0), 0, x), ops.relu, FLOATS),
@@ -345,6 +346,18 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.reduce_sum(ops.unsqueeze(x, axes=(-5, -4, -2)), axes=(-1,)),
         lambda x: ops.unsqueeze(ops.reduce_sum(ops.unsqueeze(x, axes=(-2,)), axes=(-1,)), axes=(-5, -4)),
         shape=(2, 3),
+    ),
+    Example(
+        "ones_after_scores",
+        lambda x: ops.exp(ops.unsqueeze(x @ swap(x, -1, -2), axes=(-2,))),
+        lambda x: ops.unsqueeze(ops.exp(x @ swap(x, -1, -2)), axes=(-2,)),
+        shape=(2, 3, 4),
+    ),
+    Example(
+        "ones_after_reduced_scores",
+        lambda x: ops.reduce_max(ops.unsqueeze(x @ swap(x, -1, -2), axes=(-2,)), axes=(-1,)),
+        lambda x: ops.unsqueeze(ops.reduce_max(x @ swap(x, -1, -2), axes=(-1,)), axes=(-2,)),
+        shape=(2, 3, 4),
     ),
     Example(
         "leading_ones_of_a_weight",

@@ -15,7 +15,7 @@ from dovetail.errors import CheckError, OptionError
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.runtime.quantize import QuantizeKind, Quantize
+from dovetail.runtime.quantize import Quantize, QuantizeKind
 
 RNG = np.random.default_rng(0)
 W: dict[str, Array] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from dovetail import Builder, Graph
+from dovetail import Builder, Graph, load, save
 from dovetail.dtypes import f32
 from dovetail.errors import BindError, GradientError, LoadError, OptionError
+from dovetail.graphs import print_graph
 from dovetail.train import schedules
 from dovetail.train.matrices import Adafactor, Muon
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
@@ -208,3 +210,84 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Trainer(classifier(), "cross_entropy", SGD()).load(tmp_path / "a.safetensors")
     with pytest.raises(LoadError, match="cannot be written"):
         trainer.save(tmp_path / "nowhere" / "a.safetensors")
+
+
+def with_frozen() -> Graph:
+    """x @ w + b with a table that the model does not train."""
+    builder = Builder("frozen", lines=False)
+    x = builder.input("x", f32["n", 3]) + builder.param("table", f32[3], np.full(3, 0.5, np.float32))
+    builder.output("y", x @ builder.param("w", f32[3, 2]))
+    return replace(builder.graph(), frozen={"table": "a buffer"})
+
+
+def test_what_a_model_does_not_train_stays_unless_it_is_named(tmp_path: Path) -> None:
+    batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
+    save(with_frozen(), tmp_path / "frozen.dvt")
+    (tmp_path / "frozen.txt").write_text(print_graph(with_frozen()), encoding="utf-8")
+    for model in (with_frozen(), tmp_path / "frozen.dvt"):
+        trainer = Trainer(model, "mean_squared", SGD(0.1))
+        trainer.fit([batch] * 3)
+        assert trainer.weights == ("w",) and (trainer.params["table"] == 0.5).all()
+        assert trainer.summary.splitlines() == [
+            "trains 1 of 2 parameters, 6 numbers: w",
+            "leaves as they are table (a buffer)",
+        ]
+    assert load(tmp_path / "frozen.txt").frozen == {"table": "a buffer"}
+    every = Trainer(with_frozen(), "mean_squared", SGD(0.1), wrt=["*", "table"])
+    every.fit([batch] * 3)
+    assert (every.params["table"] != 0.5).all()
+    with pytest.raises(GradientError, match=r"fits 'tab\*' but table \(a buffer\)"):
+        Trainer(with_frozen(), "mean_squared", SGD(0.1), wrt="tab*")
+
+
+def test_the_hint_about_weights_that_the_loss_does_not_reach_can_be_followed() -> None:
+    builder = Builder("apart", lines=False)
+    builder.output("y", builder.input("x", f32["n", 3]) @ builder.param("w", f32[3, 2]))
+    builder.output("z", builder.param("u", f32[3]) * 2.0)
+    with pytest.raises(GradientError, match=r'wrt=\["\*", "!u"\], or pass unreached="zeros"'):
+        Trainer(builder.graph(), "mean_squared", SGD(0.1))
+    batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
+    ways: tuple[dict[str, Any], ...] = ({"wrt": ["*", "!u"]}, {"unreached": "zeros"})
+    for how in ways:
+        trainer = Trainer(builder.graph(), "mean_squared", SGD(0.1), **how)
+        before = trainer.params
+        trainer.step(batch)
+        assert (trainer.params["u"] == before["u"]).all() and (trainer.params["w"] != before["w"]).all()
+
+
+def test_options_are_named_before_anything_else() -> None:
+    with pytest.raises(OptionError, match="no option 'nonsense'"):
+        Trainer("nowhere.onnx", "no loss", nonsense=1)
+    with pytest.raises(OptionError, match="did you mean clip_norm"):
+        Trainer(line(), "mean_squared", clip_nrom=1.0)
+    with pytest.raises(OptionError, match="did you mean 'adam'"):
+        Trainer(line(), "mean_squared", "adamv")
+    with pytest.raises(OptionError, match=r"make one: AdamW\(\)"):
+        Trainer(line(), "mean_squared", cast(Any, AdamW))
+
+
+def test_optimizers_have_names() -> None:
+    batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
+    made: list[Any] = []
+    for optimizer in ("adamw", AdamW(), None):
+        trainer = Trainer(line(), "mean_squared", optimizer)
+        trainer.fit([batch] * 3)
+        made.append(trainer.params["w"])
+    assert (made[0] == made[1]).all() and (made[1] == made[2]).all()
+
+
+def test_batches_are_dicts_or_lists_in_the_order_of_the_inputs() -> None:
+    trainer = Trainer(line(), "mean_squared", SGD(0.1))
+    x, y = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
+    assert trainer.step({"x": x, "labels": y}).loss > trainer.step([x, y]).loss
+    assert set(trainer.evaluate((x, y))) == {"y", "loss"}
+    wrong: list[tuple[Any, str]] = [
+        ({"X": x, "labels": y}, "has X, which nothing reads and lacks x"),
+        ({"x": x, "labels": y, "w": x}, "has w, which nothing reads"),
+        ([x], "a batch of 1 arrays"),
+        (7, "a int for a batch"),
+    ]
+    for batch, message in wrong:
+        with pytest.raises(BindError, match=message) as raised:
+            trainer.step(batch)
+        assert "x, labels" in str(raised.value) and "train." not in str(raised.value)

@@ -55,8 +55,8 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
     "Look up": (catalog.COMMAND, operators.COMMAND, cache.COMMAND, doctor.COMMAND),
 }
 """The commands, as help groups them."""
-COMMANDS: tuple[Command, ...] = tuple(command for group in GROUPS.values() for command in group)
-COMMANDS = (*COMMANDS, completion.command(COMMANDS))
+_GROUPED = tuple(command for group in GROUPS.values() for command in group)
+COMMANDS: tuple[Command, ...] = (*_GROUPED, completion.command(_GROUPED))
 _FIRST = {
     "explain": "what fused, what did not, why, and what both cost",
     "why": "one node: which rules were tried, and what refused each",

@@ -44,6 +44,8 @@ class Trained:
     seconds: float
     tested: Mapping[str, float]
     output: str
+    summary: str = ""
+    """Which weights were trained, and which were left as they are."""
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> Answer:
     _resume(trainer, args, steps)
     found = _train(trainer, args, data, size, steps)
     tested = {} if test is None else _tested(trainer, test, size)
-    made = Trained(*found, tested, _written(trainer, graph, args))
+    made = Trained(*found, tested, _written(trainer, graph, args), trainer.summary)
     _page(args, made)
     return Answer(json.dumps(as_dict(made), indent=2) if args.json else as_text(made, args.test))
 
@@ -240,7 +242,7 @@ def _page(args: argparse.Namespace, made: Trained) -> None:
 def as_text(made: Trained, test: str | None) -> str:
     """What training came to, for people."""
     last = f", last loss {made.told[-1].loss:.4f}" if made.told else ""
-    lines = [f"{made.steps} steps in {seconds_text(made.seconds)}{last}"]
+    lines = [f"{made.steps} steps in {seconds_text(made.seconds)}{last}", *made.summary.splitlines()]
     skipped = sum(m.skipped for m in made.told)
     if skipped:
         lines.append(f"{skipped} steps were left out: their gradients overflowed")
@@ -260,6 +262,7 @@ def as_dict(made: Trained) -> dict[str, Any]:
         "skipped": sum(m.skipped for m in made.told),
         "test": dict(made.tested),
         "output": made.output,
+        "summary": made.summary,
     }
 
 

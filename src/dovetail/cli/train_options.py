@@ -11,12 +11,6 @@ from dovetail.cli.options import COMPILING, JSON
 from dovetail.errors import OptionError
 from dovetail.train import (
     LOSSES,
-    SGD,
-    Adafactor,
-    Adam,
-    AdamW,
-    Lion,
-    Muon,
     Optimizer,
     Schedule,
     constant,
@@ -24,15 +18,8 @@ from dovetail.train import (
     linear,
     warm_up,
 )
+from dovetail.train.model import OPTIMIZERS
 
-OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
-    "adamw": AdamW,
-    "adam": Adam,
-    "sgd": SGD,
-    "lion": Lion,
-    "adafactor": Adafactor,
-    "muon": Muon,
-}
 SCHEDULES: Mapping[str, Callable[[int], Schedule]] = {
     "constant": lambda steps: constant,
     "linear": linear,

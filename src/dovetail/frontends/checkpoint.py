@@ -136,8 +136,20 @@ class _Reader:
                 f"the model type {printable(repr(kind))}",
                 hint=f"{', '.join(MODEL_TYPES)} are built; others are not yet",
             )
+        self._refuse_quantised()
         self.family = FAMILIES[MODEL_TYPES[kind]]
         self.is_gpt2 = kind == "gpt2"
+
+    def _refuse_quantised(self) -> None:
+        """Refuse weights that are stored, or are to be rounded, in a way that only other programs know."""
+        said = self.config.get("quantization_config")
+        if said is None:
+            return
+        how = cast(dict[str, object], said).get("quant_method") if isinstance(said, dict) else said
+        raise UnsupportedError(
+            f"weights that are quantised by {printable(str(how or 'quantization_config'))}",
+            hint="take the checkpoint in f32, f16 or bf16, or a GGUF file of the model",
+        )
 
     def shape(self, context: int | None) -> DecoderShape:
         """All sizes; `context` are the positions that are asked for."""

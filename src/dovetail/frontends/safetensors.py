@@ -217,7 +217,7 @@ def _dtype(said: object, where: str) -> DType:
     if isinstance(said, str) and said in DTYPES:
         return DTYPES[said]
     if said in _NOT_READ:
-        raise UnsupportedError(f"tensors of {said}", hint=f"convert them to {', '.join(DTYPES)}", where=where)
+        raise UnsupportedError(f"tensors of {said}", hint="convert them to F32, F16 or BF16", where=where)
     raise LoadError(f"the dtype {_shown(repr(said))}", hint=f"dtypes are {', '.join(DTYPES)}", where=where)
 
 

@@ -45,7 +45,7 @@ def gradients(
     if lost and unreached == "error":
         raise GradientError(
             f"{_spelled(y, places)} does not depend on {', '.join(_spelled(v, places) for v in lost)}",
-            hint='leave them out of `wrt`, or pass unreached="zeros"',
+            hint=f'leave them out of `wrt`{_left_out(lost)}, or pass unreached="zeros"',
         )
     for value in lost:
         with places.at(value):
@@ -75,6 +75,12 @@ def _check_floats(wrt: Sequence[Value], places: BackwardPlaces) -> None:
             f"no gradient by {', '.join(_spelled(v, places) for v in wrong)}",
             hint="only floats have a gradient: leave out integers and bools; of several results take one",
         )
+
+
+def _left_out(lost: Sequence[Value]) -> str:
+    """How patterns leave out parameters."""
+    names = [f'"!{v.attrs["name"]}"' for v in lost if v.op in (leaf.PARAM, leaf.INPUT)]
+    return f', as in wrt=["*", {", ".join(names)}]' if len(names) == len(lost) else ""
 
 
 def _spelled(value: Value, places: BackwardPlaces) -> str:

@@ -103,6 +103,8 @@ class Graph:
     """Where the graph came from a model that can be imported again."""
     declared: tuple[Value, ...] = ()
     """Parameters as declared; a rewrite may leave some of them without a reader."""
+    frozen: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Parameters that the model does not train, by name, and why; training names them to train them all the same."""
 
     @staticmethod
     def of(

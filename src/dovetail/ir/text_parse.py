@@ -73,13 +73,14 @@ class _Parser(Lexer):
         scope = _Scope(0)
         inputs = self.inputs(scope)
         assumed: list[Constraint] = []
+        frozen: dict[str, str] = {}
         self.need("{")
         while True:
             self.values(scope)
             start = self.at
             match self.word():
                 case "param":
-                    self.declare(scope, leaf.PARAM)
+                    self.declare(scope, leaf.PARAM, frozen)
                 case "assume":
                     assumed.append(self.assume())
                 case "return":
@@ -111,6 +112,7 @@ class _Parser(Lexer):
             donated=donated,
             forward=tuple(forward),
             declared=declared,
+            frozen=frozen,
         )
 
     def here_at(self, at: int) -> str:
@@ -126,8 +128,8 @@ class _Parser(Lexer):
             inputs.append(self.declare(scope, leaf.INPUT))
         return inputs
 
-    def declare(self, scope: _Scope, op: Op) -> Value:
-        """A name and its type: an input or a parameter."""
+    def declare(self, scope: _Scope, op: Op, frozen: dict[str, str] | None = None) -> Value:
+        """A name and its type: an input or a parameter, which may be frozen for some reason."""
         start, line = self.at, self.line(self.file)
         name = self.name()
         self.need(":")
@@ -135,6 +137,11 @@ class _Parser(Lexer):
         if name in scope.named:
             self.fail(f"{name!r} is declared twice", "give inputs and parameters names of their own", start)
         scope.named[name] = value
+        after = self.at
+        if frozen is not None and self.word() == "frozen":
+            frozen[name] = self.string()
+        else:
+            self.at = after
         self.origins(value, line)
         return value
 

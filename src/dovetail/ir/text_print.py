@@ -60,7 +60,9 @@ class _Printer:
         self.header(names)
         for value in of.signature:
             if not names.get(value, "%").startswith("%"):
-                self.lines.append(f"  param {names[value]}: {self.type(value.known_type)}{self.origins(value)}")
+                why = of.frozen.get(str(value.attrs.get("name")))
+                mark = "" if why is None else f" frozen {quote(why)}"
+                self.lines.append(f"  param {names[value]}: {self.type(value.known_type)}{mark}{self.origins(value)}")
         self.body(values, names, "  ")
         for fact in of.assumed:
             self.lines.append(f"  assume {fact.relation}({fact.left}, {fact.right}) {quote(fact.why)}")

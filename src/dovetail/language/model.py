@@ -28,6 +28,7 @@ from dovetail.models.kv_cache import CacheKind
 from dovetail.renamed import old_options
 from dovetail.runtime.options import RequestOptions
 from dovetail.runtime.program import Program
+from dovetail.runtime.request import check_options
 
 
 class LanguageModel:
@@ -53,6 +54,7 @@ class LanguageModel:
         `context` bounds the positions. Models with factors for long contexts use them where it says more than their
         original context, which is the default.
         """
+        check_options(LanguageModel.__init__, options)
         self.source = open_source(path, context, adapter, adapter_scale)
         found = self.source.decoder
         self.fields: Mapping[str, Field] = self.source.fields

@@ -46,6 +46,8 @@ CHAT = COMMON | {
     "top_logprobs",
     "response_format",
     "modalities",
+    "tools",
+    "functions",
     "tool_choice",
     "parallel_tool_calls",
 }
@@ -54,7 +56,9 @@ EMBEDDING = frozenset(("model", "input", "encoding_format", "dimensions", "user"
 _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "modalities": (["text"],),
-    # Without tools there are none to choose or to call.
+    # Without tools there are none to choose or to call; of those that nothing may choose none is called.
+    "tools": ([],),
+    "functions": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
 }
@@ -73,7 +77,9 @@ class Fields:
         self.said = {str(k): v for k, v in cast(dict[Any, Any], said).items() if v is not None}
         unknown = sorted(self.said.keys() - known)
         if unknown:
-            raise UnsupportedError(f"the field {unknown[0][:60]!r}", hint="it would have no effect; leave it out")
+            raise UnsupportedError(f"the field {unknown[0][:60]!r}", hint="it is not built; leave it out")
+        if self.said.get("tool_choice") == "none":
+            self.said.pop("tools", None)
         for name, same in _UNCHANGED.items():
             if name in self.said and self.said[name] not in same:
                 raise UnsupportedError(f"{name} of {_shown(self.said[name])}", hint="it is not built; leave it out")

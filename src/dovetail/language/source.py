@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dovetail.dataclass import dataclass
+from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.checkpoint import read_checkpoint
 from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.frontends.gguf.adapter import with_adapter
@@ -15,6 +16,7 @@ from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import Field, read_gguf
 from dovetail.language.checkpoint_tokenizer import CheckpointTokenizer, ends_of_folder, template_of_folder
 from dovetail.language.tokenizer import GgufTokenizer, Tokenizer, ends_of_fields
+from dovetail.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,18 @@ def open_source(
     found = _opened(path, context)
     if adapter is None:
         return found
+    _refuse_peft(Path(adapter))
     return replace(found, decoder=with_adapter(found.decoder, found.fields, read_gguf(adapter), adapter_scale))
+
+
+def _refuse_peft(path: Path) -> None:
+    """Say of an adapter in another format which one is read."""
+    is_peft = path.is_dir() and (path / "adapter_config.json").is_file()
+    hint = "convert it to a GGUF file: llama.cpp has convert_lora_to_gguf.py"
+    if is_peft or path.suffix == ".safetensors":
+        raise UnsupportedError("an adapter in PEFT's format", hint=hint, where=sanitize(str(path)))
+    if path.is_dir():
+        raise LoadError("a folder without an adapter", hint="pass a GGUF file", where=sanitize(str(path)))
 
 
 def _opened(path: str | os.PathLike[str], context: int | None) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -78,24 +78,34 @@ def _loss_of(graph: Graph, loss: str) -> str:
 
 
 def _chosen(graph: Graph, patterns: Iterable[str]) -> dict[str, Value]:
-    """What the patterns name, in the order of the graph."""
+    """What the patterns name, less what those after a ! name, in the order of the graph."""
     parameters = {str(v.attrs["name"]): v for v in graph.signature}
     inputs = {str(v.attrs["name"]): v for v in graph.inputs}
     found: dict[str, Value] = {}
     for pattern in patterns:
-        fitting = _fitting(parameters, pattern) or _fitting(inputs, pattern)
+        bare = pattern.removeprefix("!")
+        fitting = _fitting(parameters, bare, () if bare != pattern else graph.frozen) or _fitting(inputs, bare)
         if not fitting:
-            close = nearest(pattern, [*parameters, *inputs])
+            frozen = {name: why for name, why in graph.frozen.items() if fnmatchcase(name, bare)}
+            close = nearest(bare, [*parameters, *inputs])
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join([*parameters, *inputs])}"
-            raise GradientError(f"no parameter and no input fits {pattern!r}", hint=hint)
-        found.update(fitting)
+            what = f"no parameter and no input fits {bare!r}"
+            if frozen:
+                what += f" but {', '.join(f'{name} ({why})' for name, why in frozen.items())}"
+                hint = "what the model does not train is trained where its whole name is written"
+            raise GradientError(what, hint=hint)
+        if bare == pattern:
+            found.update(fitting)
+        else:
+            found = {name: value for name, value in found.items() if name not in fitting}
     return {name: value for name, value in {**parameters, **inputs}.items() if name in found}
 
 
-def _fitting(named: Mapping[str, Value], pattern: str) -> dict[str, Value]:
+def _fitting(named: Mapping[str, Value], pattern: str, frozen: Container[str] = ()) -> dict[str, Value]:
+    """What one pattern names: integers, and what the model does not train, by its whole name alone."""
     if pattern in named:
         return {pattern: named[pattern]}
-    return {n: v for n, v in named.items() if fnmatchcase(n, pattern) and v.dtype.is_float}
+    return {n: v for n, v in named.items() if fnmatchcase(n, pattern) and v.dtype.is_float and n not in frozen}
 
 
 __all__ = ["PREFIX", "differentiate"]

@@ -36,7 +36,7 @@ from dovetail.runtime.quantize import Quantize, QuantizeKind, quantized
 from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.rounding import rounding_errors
-from dovetail.runtime.source import Described, Source, of_graph, source_of
+from dovetail.runtime.source import Described, Source, graph_of, is_torch, of_graph, source_of
 from dovetail.settings import PRECISIONS, Settings, SettingsOptions
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
@@ -174,7 +174,7 @@ def compile(
 @old_options(sizes="assume_sizes", quantise="quantize")
 def compile(
     graph: Any,
-    *,
+    *arguments: Any,
     target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),
     without: Iterable[str] = (),
@@ -202,6 +202,15 @@ def compile(
     `{"mylib::scaled": scaled}`: a declared op, or a function of values. `quantize` stores the weights of products in 8
     or 4 bits; `program.quantized` says what that changes. Other keywords are fields of `Settings`.
     """
+    if arguments:
+        spelled = "args=(x,)" if len(arguments) == 1 else "args=(x, y)"
+        if is_torch(graph):
+            hint = f"pass the arguments of the example call as a tuple: compile(module, {spelled})"
+        else:
+            hint = "lower a function of JAX first: compile(jax.jit(f).lower(*args))"
+        raise OptionError(f"compile has {len(arguments) + 1} arguments without a name", hint=hint)
+    if target == "xla" and hasattr(graph, "in_tree"):
+        target = _placed(graph)
     own = [body for body in (custom_ops or {}).values() if isinstance(body, FusedOp)]
 
     def requested() -> Request:
@@ -226,6 +235,11 @@ def compile(
             )
         return _module_program(graph, args, kwargs, dynamic, custom_ops, requested(), quantize)
     if args or kwargs or dynamic or custom_ops:
+        if callable(graph) and not hasattr(graph, "graph_signature"):
+            raise OptionError(
+                f"the function {getattr(graph, '__name__', type(graph).__name__)} to compile",
+                hint="lower it with JAX: compile(jax.jit(f).lower(*args)); or pass a torch.nn.Module",
+            )
         raise OptionError(
             "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
         )
@@ -233,7 +247,24 @@ def compile(
     with collector_paused():
         request = requested()
         source = source_of(graph, ops, fixed, program_store(request))
-        return _program(source, request, params) if quantize is None else _quantized(source, request, params, quantize)
+        made = _program(source, request, params) if quantize is None else _quantized(source, request, params, quantize)
+    if hasattr(graph, "in_tree"):
+        from dovetail.frontends.jax.calling import Calling  # JAX is there, where its function is
+
+        made.calling = Calling(graph, made.graph.inputs)
+    return made
+
+
+def _placed(function: Any) -> str | Target:
+    """The target of a function of JAX: the mesh that its `in_shardings` name, where they split an argument."""
+    from dovetail.frontends.jax.calling import placement_in  # JAX is there, where its function is
+
+    mesh, place = placement_in(function)
+    if not place or all(size == 1 for size in mesh.values()):
+        return "xla"
+    from dovetail.targets.xla.target import target as placed_on  # few functions are placed
+
+    return placed_on(mesh=mesh, place=place)
 
 
 def _module_program(
@@ -266,11 +297,6 @@ def _quantized(
     return program
 
 
-def is_torch(given: object) -> bool:
-    """Whether something is a module or a program of torch; torch is not imported to tell."""
-    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(given).__mro__)
-
-
 @old_options(sizes="assume_sizes")
 def explain(graph: Compiled, **options: Unpack[CompileOptions]) -> Report:
     """Return the report of compiling a graph, without a program; `options` are those of `compile`."""
@@ -279,6 +305,7 @@ def explain(graph: Compiled, **options: Unpack[CompileOptions]) -> Report:
 
 def compilation_of(graph: Compiled, **options: Unpack[CompileOptions]) -> Compilation:
     """Lower and plan what `compile` takes, with its options."""
+    graph = graph_of(graph) if is_torch(graph) else graph
     source = source_of(graph, options.get("ops", ()), options.pop("fixed", None))
     return compilation(source.graph(), make_request(**options))
 

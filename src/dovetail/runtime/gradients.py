@@ -15,10 +15,11 @@ def value_and_grad(
 ) -> Graph:
     """The graph with one more output, `d.<name>`, for each parameter that `wrt` names: the gradient of the loss by it.
 
-    `wrt` are names or patterns such as "layers.*". They choose among the parameters; one that fits no parameter chooses
-    among the inputs. Integers are left out unless they are named. `loss` is the output with one element, and need not
-    be given where there is one output, or one of that name. A parameter that the loss does not reach is a
-    `GradientError` that names it, or has a gradient of zeros.
+    `wrt` are names or patterns such as "layers.*", and "!layers.0.*" leaves out what those before it chose. They
+    choose among the parameters; one that fits no parameter chooses among the inputs. Integers, and what the model does
+    not train (buffers, `requires_grad=False`), are left out unless they are named. `loss` is the output with one
+    element, and need not be given where there is one output, or one of that name. A parameter that the loss does not
+    reach is a `GradientError` that names it, or has a gradient of zeros.
     """
     return differentiate(graph, wrt, loss=loss, unreached=unreached, recognise=library.ALL)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import DovetailError, LoadError, OptionError, ParseError
@@ -19,6 +19,8 @@ from dovetail.runtime.vocabulary import vocabulary
 from dovetail.sanitize import sanitize
 
 MOST_TEXT_BYTES = 1 << 30
+_GGUF = b"GGUF"
+_LANGUAGE = "dovetail.language.LanguageModel reads it, and so do dovetail chat, generate, serve and perplexity"
 
 
 def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
@@ -34,8 +36,29 @@ class OnnxModel(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
+def save(graph: Any, path: str | os.PathLike[str]) -> None:
+    """Write a graph and its arrays; the file is whole, or it is not there. What `compile` takes is read first."""
+    from dovetail.runtime.source import graph_of  # which loads files
+
+    serial.save(graph_of(graph), path)
+
+
+def is_path(given: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a file."""
+    return isinstance(given, str | os.PathLike)
+
+
+def _refuse_folder(file: Path, shown: str) -> None:
+    """Say what a folder is where a file with a graph is expected."""
+    if not file.is_dir():
+        return
+    if (file / "config.json").is_file():
+        raise LoadError(f"{shown} is the folder of a checkpoint, a language model and no graph", hint=_LANGUAGE)
+    raise LoadError(f"{shown} is not a file but a folder", hint="pass the file in it that has the graph")
+
+
 def load(
-    path: str | os.PathLike[str] | bytes | OnnxModel,
+    path: Any,
     *,
     ops: Iterable[FusedOp[...]] = (),
     fixed: Mapping[str, Array | int] | None = None,
@@ -43,6 +66,7 @@ def load(
 ) -> Graph:
     """The graph in a file: an ONNX model, a program of torch (.pt2), StableHLO (.mlir), or a saved or printed graph.
 
+    A function that JAX lowered or exported, and a program that torch exported, are taken as they are in memory.
     Bytes and an `onnx.ModelProto` are an ONNX model in memory, whose weights are all in it.
 
     `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
@@ -53,12 +77,17 @@ def load(
         from dovetail.frontends.onnx import load_bytes
 
         return load_bytes(_content(path), fixed=fixed, train=train)
-    file = Path(cast("str | os.PathLike[str]", path))
+    if not is_path(path):
+        from dovetail.runtime.source import graph_of  # which loads files
+
+        return graph_of(path, ops=ops)
+    file = Path(path)
     shown = sanitize(str(file))
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
     try:
         if not file.is_file():
+            _refuse_folder(file, shown)
             found = "is not a file" if file.exists() else "does not exist"
             raise LoadError(f"{shown} {found}", hint="check the path")
         if file.suffix.lower() == ".onnx":
@@ -77,6 +106,8 @@ def load(
             raise OptionError(f"{shown} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
+        if start.startswith(_GGUF):
+            raise LoadError(f"{shown} is a GGUF file, a language model and no graph", hint=_LANGUAGE)
         if start == MAGIC:
             with phase("read"):
                 return serial.load(file, vocabulary(ops))
@@ -107,7 +138,7 @@ def is_onnx_model(given: object) -> bool:
 
 
 def _content(given: Any) -> bytes:
-    if isinstance(given, bytes | bytearray | memoryview):
+    if not hasattr(given, "SerializeToString"):
         return bytes(given)
     try:
         return given.SerializeToString()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import BindError
 from dovetail.frontends.torch.load import Imported
 from dovetail.frontends.torch.reading.structure import Structure, as_module
-from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
+from dovetail.frontends.torch.reading.tensors import array_of, is_counted, tensor_of, torch_library
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.building.weights import Weights
@@ -26,7 +27,8 @@ MOST_SHAPES = 256
 class ModuleProgram:
     """Runs the program of a torch module on tensors. Weights are shared with the module, not copied.
 
-    Kernels may hold weights in a layout of their own: call `refresh` after the weights were changed.
+    Kernels may hold weights in a layout of their own: a call reads again those that torch has changed in place since.
+    Call `refresh` after changes that torch does not count, as those through `weight.data`.
     """
 
     def __init__(self, program: Program, imported: Imported) -> None:
@@ -55,10 +57,19 @@ class ModuleProgram:
         first = interface.results[0] if self._structure.single else None
         self._output = first.name if first is not None and first.dtype is not None and not self._written else ""
         """The output that is the whole result; empty where the result is something else."""
+        declared = {str(v.attrs["name"]) for v in program.graph.signature}
+        # Blocks of quantized weights have names of their own, and are none of the module's tensors.
+        is_whole = program.quantized is None
+        held = [imported.held[name] for name in interface.params if name in declared or not is_whole]
+        self._watched = [tensor for tensor in held if is_counted(tensor)]
+        """Weights that the program may hold in a layout of its own."""
+        self._seen = [t._version for t in self._watched]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments."""
         tensors: Sequence[Any]
+        if [t._version for t in self._watched] != self._seen:
+            self.refresh()
         if len(args) == self._positional and not kwargs:
             leaves = tensors = args
         else:
@@ -99,12 +110,26 @@ class ModuleProgram:
             is_state = index >= given
             name = str(value.attrs["name"])
             arrays[name] = array_of(leaf) if is_state else self._structure.array(index, leaf, self._types[index])
+            if not is_state:
+                self._check_sizes(value, index, arrays[name])
         for index in self._tensors:
             if index not in self._types:
                 self._structure.array(index, leaves[index], None)  # an argument that the program does not read
         found = self.program.run(arrays)
         outputs = self.program.graph.outputs
         return {name: tensor_of(array, outputs[name].dtype) for name, array in found.items()}
+
+    def _check_sizes(self, value: Value, index: int, array: Array) -> None:
+        """Refuse another size where the program was compiled for one, and say how to leave it open."""
+        for axis, (size, given) in enumerate(zip(value.shape, array.shape, strict=False)):
+            if isinstance(size, int) and size != given and array.ndim == value.rank:
+                spelled = self._structure.spelled[index]
+                name = spelled.removeprefix("argument ")
+                named = f'{{"{name}": {{{axis}: "n"}}}}' if "[" not in name else "…"
+                raise BindError(
+                    f"{spelled} has {given} on axis {axis}, and the program was compiled for {size}",
+                    hint=f"compile with dynamic={named} to leave that size open",
+                )
 
     def _returned(self, found: Mapping[str, Any]) -> Any:
         leaves: list[Any] = []
@@ -125,6 +150,7 @@ class ModuleProgram:
         held = self._imported.held
         wanted = {n: array_of(held[n]) for n in self._imported.interface.params if n in declared}
         self.program.bind(Weights(wanted))
+        self._seen = [t._version for t in self._watched]
         return self
 
     def as_module(self) -> Any:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.literal import Array
 from dovetail.passes.claims import Dispatch
-from dovetail.settings import SettingsOptions
+from dovetail.settings import OtherSettings, SettingsOptions
 from dovetail.targets import Target
 
 
-class RequestOptions(SettingsOptions, total=False):
-    """What decides how a graph is compiled, and which fusions it must have."""
+class TargetOptions(OtherSettings, total=False):
+    """What decides how a graph is compiled, and which fusions it must have, but for `precision`."""
 
     target: str | Target
     ops: Iterable[FusedOp[...]]
@@ -23,10 +23,14 @@ class RequestOptions(SettingsOptions, total=False):
     assume_sizes: Mapping[str, int] | None
 
 
+class RequestOptions(TargetOptions, SettingsOptions, total=False):
+    """The same with every setting."""
+
+
 class CompileOptions(RequestOptions, total=False):
     """The same, and what has one value in every run of an ONNX file."""
 
     fixed: Mapping[str, Array | int] | None
 
 
-__all__ = ["CompileOptions", "RequestOptions"]
+__all__ = ["CompileOptions", "RequestOptions", "TargetOptions"]

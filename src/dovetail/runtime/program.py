@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -63,6 +63,18 @@ Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 _PARAMETER = "it is a parameter: give it to bind"
 
 
+class Calling(Protocol):
+    """How a function that a graph comes from is called."""
+
+    def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs of the graph for a call of the function."""
+        ...
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the function gives, of the outputs of the graph in their order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or an output: its name, its dtype and its shape."""
@@ -96,7 +108,7 @@ class Signature(tuple[TensorSpec, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
-            return super().__getitem__(key)
+            return tuple(self)[cast(int, key)]
         for spec in self:
             if spec.name == key:
                 return spec
@@ -133,6 +145,8 @@ class Program:
         specialised only on request.
         """
         self.plan = plan
+        self.calling: Calling | None = None
+        """How the function that the graph comes from is called with positional arguments, where it is known."""
         self.quantized: Quantized | None = None
         """What became of the weights, where `compile` quantized them."""
         self.reports = report if isinstance(report, Reports) else Reports(report)
@@ -179,8 +193,12 @@ class Program:
         """The outputs in their order."""
         return Signature(TensorSpec.of(value, name) for name, value in self.graph.outputs.items())
 
-    def __call__(self, /, *arrays: Array | DeviceArray, **inputs: Array | DeviceArray) -> dict[str, Array]:
-        """The outputs by name; inputs are given in their order, or by name."""
+    def __call__(self, /, *arrays: Any, **inputs: Any) -> Any:
+        """The outputs by name; inputs are given in their order, or by name. A function of JAX is called as in JAX, too:
+        with positional arguments it takes and gives the function's own structures."""
+        if arrays and self.calling is not None:
+            found = self.run(self.calling.inputs(arrays, inputs))
+            return self.calling.result([found[name] for name in self.graph.outputs])
         if arrays:
             inputs = self._named(arrays, inputs)
         return self.run(inputs)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
+from inspect import signature
 from typing import Any, TypeVar, Unpack, cast, get_args
 
 from dovetail import library
@@ -13,6 +15,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError
+from dovetail.nearest import nearest
 from dovetail.ops.region import region
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
@@ -74,6 +77,19 @@ def make_request(
         search_seconds=settings.search_seconds,
     )
     return Request(chosen, setup, settings, _required(require, setup), require_clean, machine)
+
+
+def check_options(of: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """Refuse options that neither a function that passes them on to `compile` nor `compile` has; check the others."""
+    functions = (of, make_request)
+    own = [p.name for f in functions for p in signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    known = [*own, *(f.name for f in fields(Settings))]
+    for name in options:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+            raise OptionError(f"there is no option {name!r}", hint=hint)
+    make_request(**options)  # says what is wrong with their values
 
 
 def _check_precision(target: Target, settings: Settings) -> None:

@@ -91,6 +91,29 @@ def source_of(
     return source
 
 
+def graph_of(given: Any, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
+    """The graph of anything that `compile` takes but modules of torch, which need the arguments of a call."""
+    if isinstance(given, str | os.PathLike):
+        return load(cast("str | os.PathLike[str]", given), ops=ops)
+    if isinstance(given, Graph):
+        return given
+    if is_torch(given) and hasattr(given, "graph_signature"):
+        from dovetail.frontends.torch.load import import_module  # torch is there, where its program is
+
+        return import_module(given).graph
+    if is_torch(given):
+        raise OptionError(
+            f"the torch module {type(given).__name__}, which has no graph before it is called",
+            hint="pass torch.export.export(module, args)",
+        )
+    return source_of(given, ops).graph()
+
+
+def is_torch(given: object) -> bool:
+    """Whether something is a module or a program of torch; torch is not imported to tell."""
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(given).__mro__)
+
+
 def _hint(given: object) -> str:
     """What to do with a plain function, which front ends trace."""
     return "; of a function of JAX, pass jax.jit(f).lower(…)" if callable(given) else ""

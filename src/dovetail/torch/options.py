@@ -17,8 +17,14 @@ from dovetail.nearest import nearest
 from dovetail.runtime.request import make_request
 from dovetail.settings import Settings
 
-MODES = ("default", "reduce-overhead")
-"""Modes of torch.compile. Calls are prepared, and CUDA graphs used, in both: there is nothing to switch on."""
+_TUNED: Mapping[str, Any] = {"tune": "always"}
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": _TUNED,
+    "max-autotune-no-cudagraphs": _TUNED,
+}
+"""Modes of torch.compile, as settings. Calls are prepared, and CUDA graphs used, in all of them."""
 FALLBACKS = ("eager", "error")
 OWN = ("custom_ops", "fallback", "target")
 
@@ -40,8 +46,10 @@ class Options:
 def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequence[Any]) -> Options:
     """The options that torch.compile was given, for tensors on the device of these inputs."""
     if mode is not None and mode not in MODES:
-        raise OptionError(f"the mode {mode!r}", hint=f"the modes are {', '.join(MODES)}; see options for the rest")
-    given = dict(options or {})
+        near = nearest(mode, MODES)
+        hint = f"did you mean {near[0]!r}?" if near else f"the modes are {', '.join(MODES)}"
+        raise OptionError(f"there is no mode {mode!r}", hint=hint)
+    given = {**MODES[mode or "default"], **(options or {})}
     known = [*OWN, *(f.name for f in fields(Settings))]
     for name in given:
         if name not in known:

@@ -45,6 +45,7 @@ class RegionCall:
         """Whether the program takes the tensors of a call as they are."""
         names = [given.name for given in region.given]
         self._only = names[0] if len(names) == 1 else ""
+        """The name of the one result; empty where there are several, or none: such a region only writes to inputs."""
         self._picked = itemgetter(*names) if len(names) > 1 else None
         self._moved = tuple((i, given.back) for i, given in enumerate(region.given) if given.back is not None)
         self._weights = {index for index, feed in enumerate(region.feeds) if is_weight(feed.node)}
@@ -113,7 +114,9 @@ class RegionCall:
                 tensor.detach().copy_(new)
         if self._moved:
             return self._in_order(found)
-        return (found[self._only],) if self._picked is None else self._picked(found)
+        if self._picked is not None:
+            return self._picked(found)
+        return (found[self._only],) if self._only else ()
 
     def _in_order(self, found: dict[str, Any]) -> list[Any]:
         """The results, with the axes of each as torch has them."""

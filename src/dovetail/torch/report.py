@@ -66,11 +66,14 @@ class Explained:
     breaks: tuple[GraphBreak, ...]
     """Every graph break of the process since dynamo was reset; without a place where dynamo skipped a function."""
     call_seconds: float
-    guard_seconds: float
-    """What dynamo takes to check that the graphs fit the arguments: the call with guards, less the call without."""
+    guard_seconds: float | None
+    """What dynamo takes to check that the graphs fit the arguments: the call with guards, less the call without.
+
+    None where dynamo does not call the function without guards.
+    """
 
     def __str__(self) -> str:
-        share = f", of which guards take {time_text(self.guard_seconds)}"
+        share = "" if self.guard_seconds is None else f", of which guards take {time_text(self.guard_seconds)}"
         count = f"{len(self.graphs)} graph{'s' * (len(self.graphs) != 1)}"
         lines = [f"{count}, {time_text(self.call_seconds)} a call{share}"]
         for broken in self.breaks:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
+from dovetail.grad.gradient import Unreached
 from dovetail.ir import leaf
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.dtype import f32
@@ -70,7 +71,7 @@ def _step_graph(
     outputs = {**model.outputs, **{NEW + n: v for n, v in normed.statistics.items()}}
     model = weights_as_inputs(replace(model, outputs=outputs), statistics)
     model = model if options.precision is None else with_products_in(model, options.precision)
-    both = _differentiated(model, wrt, loss, scaled=options.scaled)
+    both = _differentiated(model, wrt, loss, scaled=options.scaled, unreached=options.unreached)
     names = tuple(n.removeprefix(PREFIX) for n in both.outputs if n.startswith(PREFIX) and n not in graph.outputs)
     strange = [n for n in names if n not in {str(v.attrs["name"]) for v in both.signature}]
     if strange:
@@ -98,14 +99,14 @@ def _step_graph(
     return StepGraph(made, summing, joint, names, update.state, sum_types, statistics)
 
 
-def _differentiated(model: Graph, wrt: str | Sequence[str], loss: str, *, scaled: bool) -> Graph:
+def _differentiated(model: Graph, wrt: str | Sequence[str], loss: str, *, scaled: bool, unreached: Unreached) -> Graph:
     if not scaled:
-        return value_and_grad(model, wrt, loss=loss)
+        return value_and_grad(model, wrt, loss=loss, unreached=unreached)
     scale = leaf.input(SCALE, f32[()])
     value = model.outputs[loss]
     product = value * as_dtype(scale, value)
     grown = replace(model, inputs=(*model.inputs, scale), outputs={**model.outputs, _SCALED: product}, reread=None)
-    return value_and_grad(grown, wrt, loss=_SCALED)
+    return value_and_grad(grown, wrt, loss=_SCALED, unreached=unreached)
 
 
 def weights_as_inputs(graph: Graph, names: Sequence[str]) -> Graph:

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, OptionError
+from dovetail.grad.gradient import Unreached
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.graph import Graph
@@ -19,17 +20,19 @@ from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.renamed import old_options
 from dovetail.runtime.compile import compile
-from dovetail.runtime.load import load
-from dovetail.runtime.options import RequestOptions
+from dovetail.runtime.options import TargetOptions
 from dovetail.runtime.program import Program
+from dovetail.runtime.request import check_options
+from dovetail.runtime.source import is_torch
 from dovetail.targets import target_named
 from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
 from dovetail.train.losses import LOSSES, Loss, wanted_type
+from dovetail.train.model import batch_of, model_of, optimizer_of
 from dovetail.train.modes import KEY, evaluation_form, step_key
-from dovetail.train.optimizers import AdamW, Optimizer
+from dovetail.train.optimizers import Optimizer
 from dovetail.train.scaling import LossScale
 from dovetail.train.schedules import Schedule, constant
 from dovetail.train.state import State, ran
@@ -39,6 +42,10 @@ LOSS, WANTED = "loss", "labels"
 _COUNTS, _SCALES = "train.step", "train.scale"
 """Names in a checkpoint: steps, updates, steps since the last one that was left out, seed; and the loss scale."""
 Precision = Literal["bf16", "f16"]
+MOST_NAMES = 12
+"""Names of parameters in a line of a summary."""
+Batch: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""Arrays or tensors by name, or in the order of the inputs."""
 _PRECISIONS = {"bf16": bf16, "f16": f16}
 
 
@@ -57,8 +64,10 @@ class Metrics:
 
 
 class Trainer:
-    """Trains the parameters of a graph, or of an ONNX file.
+    """Trains the parameters of a graph, of a file with one, or of a torch module.
 
+    A module is exported for a call with `args` and `kwargs`; `dynamic` is that of `compile`. Its buffers, and
+    parameters without `requires_grad`, stay as they are unless `wrt` names them; `summary` tells what is trained.
     `loss` is a name of `LOSSES`, one of them with options (`functools.partial(cross_entropy, smoothing=0.1)`), or a
     function of the graph's first output and of an input `labels` of its type; a graph with an output `loss` needs none.
     Batch norms move their stored statistics by `batch_norm_momentum` a step. `options` are those of `compile`.
@@ -69,10 +78,13 @@ class Trainer:
     @old_options(momentum="batch_norm_momentum")
     def __init__(
         self,
-        graph: Graph | str | os.PathLike[str],
+        graph: Any,
         loss: str | Loss | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
         *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        dynamic: Any = None,
         wrt: str | Sequence[str] = "*",
         params: Mapping[str, Array] | None = None,
         schedule: Schedule = constant,
@@ -84,15 +96,19 @@ class Trainer:
         batch_norm_momentum: float = 0.1,
         seed: int = 0,
         writes: bool = True,
-        **options: Unpack[RequestOptions],
+        unreached: Unreached = "error",
+        **options: Unpack[TargetOptions],
     ) -> None:
-        model = graph if isinstance(graph, Graph) else load(graph, train=True)
+        check_options(Trainer.__init__, options)
+        chosen = optimizer_of(optimizer)
+        model = model_of(graph, args, kwargs, dynamic)
+        self._module = graph if is_torch(graph) and not hasattr(graph, "graph_signature") else None
         if precision is not None and precision not in _PRECISIONS:
             raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
         self.graph = with_loss(model, loss)
         self.loss_name = "" if loss is None else _name(loss)
         self.accumulate = accumulate
-        self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
+        self.optimizer: Optimizer = chosen
         self.schedule, self.steps, self.seed = schedule, 0, seed
         self.writes = writes
         """Whether this process writes checkpoints; of several that train together one does."""
@@ -106,6 +122,7 @@ class Trainer:
             None if precision is None else _PRECISIONS[precision],
             scaled=self.scale is not None,
             batch_norm_momentum=batch_norm_momentum,
+            unreached=unreached,
             # On a mesh the gradient of a table is summed over devices, which takes the table.
             by_rows=target_named(options.get("target", "cpu")).name == "cpu",
         )
@@ -122,6 +139,8 @@ class Trainer:
         programs = [self.program, *([] if self._summing is None else [self._summing])]
         self._state, self._sums = State(arrays, programs), State(sums, programs)
         self._joint = made.joint
+        self._reads = tuple(str(v.attrs["name"]) for v in self.graph.inputs)
+        """What a batch has."""
         self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
@@ -136,13 +155,37 @@ class Trainer:
         now = self._state.host((*self.weights, *self.statistics))
         return self._frozen | {name: array.copy() for name, array in now.items()}
 
-    def step(self, batch: Mapping[str, Array]) -> Metrics:
+    @property
+    def summary(self) -> str:
+        """Which parameters are trained, which are left as they are and why, and which batch norms move."""
+        trained = sum(array.size for name, array in self._state.like.items() if name in self.weights)
+        every = len(self.weights) + len(self._frozen) + len(self.statistics)
+        lines = [f"trains {len(self.weights)} of {every} parameters, {trained:,} numbers: {_some(self.weights)}"]
+        if self.statistics:
+            lines.append(f"batch norms move {_some(self.statistics)}")
+        if self._frozen:
+            why = self.graph.frozen
+            left = [f"{name} ({why[name]})" if name in why else name for name in self._frozen]
+            lines.append(f"leaves as they are {_some(left)}")
+        return "\n".join(lines)
+
+    def update_module(self, module: Any = None) -> None:
+        """Copy the weights as they are now into a torch module: the one that was given to train, or another."""
+        into = self._module if module is None else module
+        if into is None:
+            raise OptionError("no torch module to update", hint="pass the module whose weights these are")
+        from dovetail.frontends.torch.reading.tensors import write_tensors  # torch is there, where its module is
+
+        write_tensors(into, self.params)
+
+    def step(self, batch: Batch) -> Metrics:
         """One step: weights and state are updated.
 
+        A batch is a dict of arrays or tensors, or a list of them in the order of the graph's inputs, labels last.
         Where the loss or a gradient is not finite, all arrays stay as they are. With a scaled loss, the step is left
         out and the scale halved; otherwise a `GradientError` names the first value that is not finite.
         """
-        self._refuse_strange(batch)
+        batch = batch_of(batch, self._reads)
         number = self.steps + 1
         rate = self.optimizer.lr * self.schedule(number)
         numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(self._updates + 1).items()} | {RATE: rate}
@@ -192,7 +235,7 @@ class Trainer:
     @old_options(told="callback")
     def fit(
         self,
-        batches: Iterable[Mapping[str, Array]],
+        batches: Iterable[Batch],
         *,
         steps: int | None = None,
         callback: Callable[[Metrics], object] | None = None,
@@ -218,7 +261,7 @@ class Trainer:
             self.save(checkpoint)
         return found
 
-    def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+    def evaluate(self, batch: Batch) -> dict[str, Array]:
         """The outputs of the graph, its loss among them, with the weights as they are; nothing is updated.
 
         Dropout leaves nothing out, and batch norms use their stored statistics.
@@ -226,7 +269,9 @@ class Trainer:
         if self._evaluated is None:
             graph = weights_as_inputs(evaluation_form(self.graph), (*self.weights, *self.statistics))
             self._evaluated = compile(graph, params=self._frozen, **self._options)
-        return self._evaluated.run({**batch, **self._state.only((*self.weights, *self.statistics))})
+        return self._evaluated.run(
+            {**batch_of(batch, self._reads), **self._state.only((*self.weights, *self.statistics))}
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: weights, state, the number of steps and the seed, in one safetensors file.
@@ -251,10 +296,11 @@ class Trainer:
         counts = np.array([self.steps, self._updates, scale.fine, self.seed], np.int64)
         return {_COUNTS: counts} | ({} if self.scale is None else {_SCALES: np.array([scale.now], np.float64)})
 
-    def _refuse_strange(self, batch: Mapping[str, Array]) -> None:
-        wrong = [n for n in batch if n in self._state.arrays or n.startswith("train.")]
-        if wrong:
-            raise BindError(f"{', '.join(wrong)} belongs to the trainer", hint="pass what the model reads, and labels")
+
+def _some(names: Sequence[str]) -> str:
+    """Names for a line."""
+    rest = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def with_loss(graph: Graph, loss: str | Loss | None) -> Graph:

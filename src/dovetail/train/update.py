@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
+from dovetail.grad.gradient import Unreached
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
 from dovetail.ir.graph import Graph, Subgraph
@@ -65,6 +66,8 @@ class StepOptions:
     """Whether a step whose loss or gradients are not finite leaves all arrays as they are."""
     batch_norm_momentum: float = 0.1
     """How far a step moves the stored statistics of batch norms."""
+    unreached: Unreached = "error"
+    """What becomes of weights that the loss does not reach: an error, or gradients of zeros."""
     by_rows: bool = False
     """Whether gradients of tables stay rows, and no table of zeros is written; targets without meshes want it."""
 

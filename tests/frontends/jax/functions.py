@@ -216,7 +216,26 @@ CASES: dict[str, Case] = {
     "normal": Case(lambda s: jax.random.normal(jax.random.key(s[0]), (3,)), (np.array([7], np.int32),)),
     "fft": Case(lambda x: jnp.fft.fft(x).real, (_f(8),)),
     "cholesky": Case(lambda x: jnp.linalg.cholesky(x @ x.T + 4 * jnp.eye(3)), (_f(3, 3),)),
+    "rfft2": Case(lambda x: jnp.fft.rfft2(x).imag, (_f(3, 4, 5),)),
+    "ifftn": Case(lambda x: jnp.abs(jnp.fft.ifftn(lax.complex(x, x * 2))), (_f(3, 4),)),
+    "irfft": Case(lambda x: jnp.fft.irfft2(lax.complex(x, x * 2), (4, 7)), (_f(2, 4, 4),)),
+    "cholesky_upper": Case(lambda x: jax.scipy.linalg.cholesky(x @ x.T + 4 * jnp.eye(3), lower=False), (_f(3, 3),)),
     "solve": Case(jnp.linalg.solve, (_f(3, 3), _f(3, 2))),
+    "triangular": Case(
+        lambda a, b: jax.scipy.linalg.solve_triangular(a + 4 * jnp.eye(3), b, trans=1, unit_diagonal=True, lower=True),
+        (_f(3, 3), _f(3, 2)),
+    ),
+    "lu": Case(lambda x: jax.scipy.linalg.lu(x), (_f(3, 3),)),
+    "eigh": Case(lambda x: jnp.abs(jnp.linalg.eigh(x + x.T)[1]), (_f(3, 3),)),
+    "qr": Case(lambda x: jnp.linalg.qr(x), (_f(3, 3),)),
+    "svd": Case(lambda x: jnp.linalg.svd(x), (_f(3, 3),)),
+    "max_pool_gradient_same": Case(
+        jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 1, 1), "SAME") ** 2).sum()),
+        (np.round(_f(2, 5, 4, 3)),),
+    ),
+    "min_pool_gradient": Case(
+        jax.grad(lambda x: (lax.reduce_window(x, jnp.inf, lax.min, (3, 2), (2, 2), "VALID") ** 2).sum()), (_f(7, 4),)
+    ),
     "max_pool_gradient": Case(
         jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID").sum()), (_f(4, 4),)
     ),

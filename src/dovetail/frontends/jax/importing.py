@@ -8,9 +8,12 @@ from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
-from dovetail.frontends.jax.module import Block, Module, Operation, called
+from dovetail.frontends.jax.module import UNKNOWN, Block, Module, Operation, called
+from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.steps import imported_step, missing_rules
 from dovetail.ir import leaf
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType
@@ -43,7 +46,22 @@ class Site:
     @property
     def type(self) -> TensorType:
         """Of the first result."""
-        return self.operation.types[0]
+        found = self.operation.types[0]
+        if UNKNOWN in found.shape:
+            raise self.unsupported("to a size that is not known before it runs")
+        return found
+
+    @property
+    def dtype(self) -> DType:
+        """Of the first result."""
+        return self.operation.types[0].dtype
+
+    def sizes(self, value: Value) -> tuple[Size, ...]:
+        """The shape that a vector of integers holds: numbers, and sizes that are symbols."""
+        found = self.importer.follower.contents(value)
+        if found is None:
+            raise self.unsupported("to a shape that is computed from elements of a tensor")
+        return tuple([one if isinstance(one, Dim) else int(one) for one in found.reshape(-1)])
 
     def axes(self, name: str) -> dict[str, tuple[int, ...]]:
         """The lists of integers in an attribute of dimension numbers; a single number is a list of one."""
@@ -71,8 +89,12 @@ class Site:
 class Import:
     """One import."""
 
-    def __init__(self, module: Module, rules: Mapping[str, Rule]) -> None:
-        self.module, self.rules = module, rules
+    def __init__(
+        self, module: Module, rules: Mapping[str, Rule], shapes: Sequence[tuple[Size, ...]] | None = None
+    ) -> None:
+        """`shapes` are those of the arguments, where the module leaves sizes open."""
+        self.module, self.rules, self.shapes = module, rules, shapes
+        self.follower = Follower()
         self.builder = Builder(module.name, lines=False)
 
     def graph(self) -> Graph:
@@ -80,10 +102,22 @@ class Import:
         self._refuse_missing()
         main = self.module.functions["main"]
         with self.builder.recording():
-            inputs = [self.builder.input(n, t) for n, t in zip(self.module.inputs, main.types, strict=True)]
+            inputs = [self.builder.input(n, t) for n, t in zip(self.module.inputs, self._types(main), strict=True)]
             for name, value in zip(self.module.outputs, self.block(main, inputs, {}), strict=True):
                 self.builder.output(name, value)
         return self.builder.graph()
+
+    def _types(self, main: Block) -> Sequence[TensorType]:
+        """The types of the inputs, with symbols for sizes that are left open."""
+        if self.shapes is not None and len(self.shapes) == len(main.types):
+            return [TensorType(t.dtype, shape) for t, shape in zip(main.types, self.shapes, strict=True)]
+        for type in main.types:
+            if UNKNOWN in type.shape:
+                raise UnsupportedError(
+                    f"{type}: sizes that are not known",
+                    hint="pass what jax.export gives, which has their names, or lower the function for numbers",
+                )
+        return main.types
 
     def block(self, block: Block, arguments: Sequence[Value], captured: Mapping[int, Value]) -> tuple[Value, ...]:
         """The results of a block for arguments."""
@@ -99,6 +133,8 @@ class Import:
             callee = called(operation)
             if callee is not None:
                 return self.block(self.module.functions[callee], operands, {})
+            if operation.blocks and any(UNKNOWN in t.shape for b in operation.blocks for t in b.types):
+                raise Site(operation, operands, self, known).unsupported("of sizes that are not known before it runs")
             made = self.rules[_key(operation)](Site(operation, operands, self, known))
             results = (made,) if isinstance(made, Value) else tuple(made)
             _check(operation, results)
@@ -121,11 +157,18 @@ def _key(operation: Operation) -> str:
 
 def _check(operation: Operation, results: tuple[Value, ...]) -> None:
     found = tuple(v.tensor for v in results)
-    if found != operation.types:
+    if len(found) != len(operation.types) or not all(map(_fits, found, operation.types)):
         raise LoadError(
             f"{operation.name} became {', '.join(map(str, found))}, not {', '.join(map(str, operation.types))}",
             hint="report it",
         )
+
+
+def _fits(made: TensorType, said: TensorType) -> bool:
+    """Whether a value has the type that a module says; sizes that it leaves open fit any."""
+    if made.dtype is not said.dtype or len(made.shape) != len(said.shape):
+        return False
+    return all(b in (a, UNKNOWN) for a, b in zip(made.shape, said.shape, strict=True))
 
 
 __all__ = ["Import", "Made", "Rule", "Site"]

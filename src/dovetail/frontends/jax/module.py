@@ -12,10 +12,13 @@ import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
+from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import ALL, BY_NAME, NARROW, DType, bf16
 from dovetail.ir.type import TensorType
 
 _NUMPYS_OWN = tuple(d for d in ALL if d not in (*NARROW, bf16))
+_EXPORTED = "_wrapped_jax_export_main"
+"""The function that a main with open sizes calls: its last arguments are those of main, with their names."""
 _OTHER_NAMES = {"i1": "bool", "complex<f32>": "c64"}
 
 
@@ -100,22 +103,29 @@ def read_module(module: Any) -> Module:
     """The functions of a module of MLIR."""
     reader = _Reader()
     found: dict[str, Block] = {}
+    functions: dict[str, Any] = {}
     main: Any = None
     for one in module.body.operations:
         if one.operation.name != "func.func":
             continue  # a mesh of Shardy
         name = str(one.attributes["sym_name"].value)
-        found[name] = reader.block(one.regions[0].blocks[0])
+        found[name], functions[name] = reader.block(one.regions[0].blocks[0]), one
         main = one if name == "main" else main
     if main is None:
         raise LoadError("a module without a function main", hint="pass what jax.jit(f).lower(…) or jax.export gives")
-    arguments = [_dotted(_quoted(str(a.location))) for a in main.regions[0].blocks[0].arguments]
     told = str(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else ""
     results = [_dotted(r) for r in re.findall(r'jax\.result_info = "([^"]*)"', told)]
     name = str(module.operation.attributes["sym_name"].value) if "sym_name" in module.operation.attributes else "main"
     count = len(found["main"].returned)
     outputs = results if len(results) == count else [""] * count
-    return Module(name.removeprefix("jit_"), found, _distinct(arguments, "argument"), _distinct(outputs, "result"))
+    inputs = argument_names(functions.get(_EXPORTED, main))[-len(found["main"].arguments) or None :]
+    return Module(name.removeprefix("jit_"), found, inputs, _distinct(outputs, "result"))
+
+
+def argument_names(function: Any) -> tuple[str, ...]:
+    """The names of the arguments of a function of MLIR, as the user's function has them."""
+    arguments = function.regions[0].blocks[0].arguments
+    return _distinct([_dotted(_quoted(str(a.location))) for a in arguments], "argument")
 
 
 def _quoted(location: str) -> str:
@@ -167,14 +177,17 @@ class _Reader:
         )
 
 
+UNKNOWN = symbol("size_left_open")
+"""A size of a result that MLIR leaves open: the rule that makes the result knows it."""
+
+
 def _type(type: Any) -> TensorType:
     text = str(type)
     inside = re.fullmatch(r"tensor<((?:[\d?]+x)*)([^,]*?)(?:, .*)?>", text)
     if inside is None:
         raise UnsupportedError(f"a value of type {text}", hint="tensors of numbers are imported")
-    if "?" in inside[1]:
-        raise UnsupportedError(f"{text}: sizes that are not known", hint="lower the function for shapes with numbers")
-    return TensorType(_dtype(inside[2]), tuple(map(int, inside[1].split("x")[:-1])))
+    sizes = [UNKNOWN if size == "?" else int(size) for size in inside[1].split("x")[:-1]]
+    return TensorType(_dtype(inside[2]), tuple(sizes))
 
 
 def _dtype(name: str) -> DType:
@@ -228,4 +241,4 @@ def _where(location: str) -> str:
     return f"{line[2]}:{line[3]}" if line else ""
 
 
-__all__ = ["Block", "Module", "Operation", "called", "read_module"]
+__all__ = ["UNKNOWN", "Block", "Module", "Operation", "argument_names", "called", "read_module"]

@@ -88,6 +88,8 @@ class Leaf:
     target: str = ""
     """The name that the program's owner has for it: of a parameter, a buffer or an argument."""
     array: Array | None = None
+    frozen: str = ""
+    """Why the program's owner does not train this weight; empty where it is trained."""
 
 
 @dataclass(frozen=True, slots=True)

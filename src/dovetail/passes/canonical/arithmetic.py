@@ -149,6 +149,16 @@ def with_itself(value: Value) -> Value | None:
     return x if x is y else None
 
 
+@rule(ops.maximum, ops.minimum, on_constant=True)
+def with_the_extreme(value: Value) -> Value | None:
+    """The larger of x and -inf is x, and the smaller of x and inf: NaN stays NaN."""
+    x, y = value.operands
+    number, dtype = number_in(y), dtype_if_known(value)
+    if number is None or dtype is None or not dtype.is_float:
+        return None
+    return x if number == (-math.inf if value.op is ops.maximum else math.inf) else None
+
+
 @rule(ops.maximum, on_constant=True)
 def maximum_is_relu(value: Value) -> Value | None:
     """max(x, 0) is relu(x)."""

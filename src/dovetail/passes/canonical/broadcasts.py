@@ -14,7 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.scores import scores
 from dovetail.ops import elementwise, reduction
-from dovetail.passes.canonical.rule import listed, rule
+from dovetail.passes.canonical.rule import listed, rule, under_numbers
 
 _JOINING = tuple(op for op in elementwise.FAMILY if op.arity is not None and op.arity > 1)
 _LARGEST_LOOKED_AT = 1 << 16
@@ -147,6 +147,35 @@ def ones_after_elementwise(value: Value) -> Value | None:
             operand = ops.unsqueeze(operand.operands[0], axes=rest) if rest else operand.operands[0]
         bare.append(operand)
     return ops.unsqueeze(value.with_operands(tuple(bare)), axes=tuple(range(-rank, count - rank)))
+
+
+@rule(*elementwise.FAMILY, ops.cast)
+def ones_after_scores(value: Value) -> Value | None:
+    """Axes of size 1 that are put into the product of queries and keys follow the numbers that bend it."""
+    tensors = [v for v in value.operands if v.known_type is not None and v.rank]
+    if value.known_type is None or len(tensors) != 1 or not _are_scores_with_ones(tensors[0]):
+        return None
+    ((x,), axes) = tensors[0].operands, tensors[0].attrs["axes"]
+    return ops.unsqueeze(value.with_operands(tuple(x if v is tensors[0] else v for v in value.operands)), axes=axes)
+
+
+@rule(*reduction.FAMILY)
+def ones_after_reduced_scores(value: Value) -> Value | None:
+    """Axes of size 1 that are put into the product of queries and keys follow a reduction over the keys."""
+    (x,) = value.operands
+    along = value.attrs["axes"] if "axes" in value.attrs else (value.attrs["axis"],)
+    if value.known_type is None or tuple(along) != (-1,) or not _are_scores_with_ones(x) or -1 in x.attrs["axes"]:
+        return None
+    reduced = value.with_operands(x.operands)
+    return ops.unsqueeze(reduced, axes=x.attrs["axes"]) if reduced.rank == x.operands[0].rank else None
+
+
+def _are_scores_with_ones(value: Value) -> bool:
+    """Whether axes of size 1 are put into a product of two batches of matrices, bent by numbers or not."""
+    if value.op is not ops.unsqueeze or value.known_type is None:
+        return False
+    under = under_numbers(value.operands[0])[1]
+    return under.op is ops.matmul and under.operands[1].rank > 2
 
 
 def _ones_in_front(value: Value) -> int:

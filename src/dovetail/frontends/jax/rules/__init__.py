@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dovetail.frontends.jax.importing import Rule
-from dovetail.frontends.jax.rules import control, elementwise, indexing, products, reductions, shapes
+from dovetail.frontends.jax.rules import control, elementwise, indexing, libraries, products, reductions, shapes
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -16,6 +16,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **products.RULES,
         **indexing.RULES,
         **control.RULES,
+        **libraries.RULES,
     }
 )
 

@@ -67,9 +67,9 @@ def _shift_right_arithmetic(n: Site) -> Value:
 
 
 def _bitcast(n: Site) -> Value:
-    if n.type.dtype.bits != n.x.dtype.bits:
+    if n.dtype.bits != n.x.dtype.bits:
         raise n.unsupported(f"{n.x.type} to {n.type}, of another width")
-    return ops.bitcast(n.x, source=n.x.dtype.name, target=n.type.dtype.name)
+    return ops.bitcast(n.x, source=n.x.dtype.name, target=n.dtype.name)
 
 
 def _reduce_precision(n: Site) -> Value:
@@ -170,7 +170,7 @@ RULES: dict[str, Rule] = {
     "stablehlo.bitcast_convert": _bitcast,
     "stablehlo.clamp": _clamp,
     "stablehlo.compare": _compare,
-    "stablehlo.convert": lambda n: ops.cast(n.x, dtype=n.type.dtype),
+    "stablehlo.convert": lambda n: ops.cast(n.x, dtype=n.dtype),
     "stablehlo.reduce_precision": _reduce_precision,
     "stablehlo.select": _select,
     "stablehlo.shift_right_arithmetic": _shift_right_arithmetic,

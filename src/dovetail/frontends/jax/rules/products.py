@@ -13,7 +13,7 @@ from dovetail.ops import build
 
 
 def _dot_general(n: Site) -> Value:
-    x, y = (ops.cast(v, dtype=n.type.dtype) if v.dtype is not n.type.dtype else v for v in n.operands)
+    x, y = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     axes = n.axes("dot_dimension_numbers")
     none: tuple[int, ...] = ()
     left, right = axes.get("lhs_contracting_dimensions", none), axes.get("rhs_contracting_dimensions", none)
@@ -22,6 +22,13 @@ def _dot_general(n: Site) -> Value:
         leading = tuple(range(y.rank - 2))
         if batch == (leading, leading) and (y.rank == 2 or x.rank == y.rank):
             return ops.matmul(x, y)
+    if len(left) == 1:
+        found = _of_matrices(x, y, left[0], right[0], *batch)
+        if found is not None:
+            sides = ((x, left[0], batch[0]), (y, right[0], batch[1]))
+            free = [s for v, at, among in sides for a, s in enumerate(v.shape) if a != at and a not in among]
+            shape = (*(x.shape[a] for a in batch[0]), *free)
+            return build.reshape(found, shape) if found.shape != shape else found
     return ops.dot(
         x,
         y,
@@ -32,9 +39,34 @@ def _dot_general(n: Site) -> Value:
     )
 
 
+def _of_matrices(
+    x: Value, y: Value, left: int, right: int, left_batch: tuple[int, ...], right_batch: tuple[int, ...]
+) -> Value | None:
+    """A contraction along one axis as a product of matrices, where axes of more than one element allow it."""
+    rows = [a for a in range(x.rank) if a != left and a not in left_batch and x.shape[a] != 1]
+    columns = [a for a in range(y.rank) if a != right and a not in right_batch and y.shape[a] != 1]
+    if len(columns) > 1 or (len(rows) > 1 and left_batch):
+        return None
+    if not columns or not rows:
+        return None  # of a vector
+    if len(rows) == 1 and rows[0] > left and columns[0] < right:
+        # Both would be turned: the product is turned instead, as attention has values and weights.
+        first, second = _bare(y, [*right_batch, *columns, right]), _bare(x, [*left_batch, left, *rows])
+        return build.swap(ops.matmul(first, second), -1, -2)
+    return ops.matmul(_bare(x, [*left_batch, *rows, left]), _bare(y, [*right_batch, right, *columns]))
+
+
+def _bare(x: Value, axes: list[int]) -> Value:
+    """These axes of a tensor in this order; all others have one element."""
+    others = [a for a in range(x.rank) if a not in axes]
+    kept = [a for a in range(x.rank) if a in axes]
+    y = build.squeeze_dims(x, others) if others else x
+    return build.transpose(y, [kept.index(a) for a in axes]) if kept != axes else y
+
+
 def _convolution(n: Site) -> Value:
     """Axes are brought into the order [batch, channels, spatial], and back."""
-    x, w = (ops.cast(v, dtype=n.type.dtype) if v.dtype is not n.type.dtype else v for v in n.operands)
+    x, w = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     if int(n.attrs.get("batch_group_count", 1)) != 1:
         raise n.unsupported("groups of the batch, as gradients of grouped convolutions have")
     of_x, of_w, of_y = (

@@ -11,6 +11,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.frontends.jax.importing import Made, Rule, Site
 from dovetail.frontends.jax.module import Block, Operation
+from dovetail.grad.gradient import gradient as derivatives
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, bool_
 from dovetail.ir.value import Value
@@ -149,15 +150,55 @@ def _reduce_window(n: Site) -> Value:
         raise n.unsupported(f"of {math.prod(window)} elements")
     x = build.pad_dims(x, [a for a, _ in around], [b for _, b in around], start)
     found: Value | None = None
-    sizes = [s for s in n.type.shape if isinstance(s, int)]
+    sizes = n.operation.types[0].shape
     for tap in itertools.product(*map(range, window)):
         y = x
         for at, (index, dilation, step) in enumerate(zip(tap, dilations, strides, strict=True)):
+            size = sizes[at]
+            if step == 1 and window[at] == 1:
+                continue  # of a size that may be open
+            if not isinstance(size, int):
+                raise n.unsupported("along a size that is not known")
             first = index * dilation
-            y = build.cut(y, at - x.rank, first, first + (sizes[at] - 1) * step + 1, step)
+            y = build.cut(y, at - x.rank, first, first + (size - 1) * step + 1, step)
         found = y if found is None else _BINARY[name](found, y)
     assert found is not None, "a window has an element"
     return _started(name, found, start)
+
+
+def _select_and_scatter(n: Site) -> Value:
+    """What is scattered to the largest element of each window, the first of equals: the gradient of a max pool."""
+    x, g, start = n.operands
+    choice, sum_ = n.operation.blocks
+    said = [_spelled(choice, o) for o in choice.operations]
+    is_least = said == [("compare", "LE")]
+    if said not in ([("compare", "GE")], [("compare", "LE")]) or combines(n, sum_) != "add":
+        raise n.unsupported("by functions of its own")
+    ones = (1,) * x.rank
+    window: Sequence[int] = n.attrs.get("window_dimensions", ones)
+    strides: Sequence[int] = n.attrs.get("window_strides", ones)
+    around = n.attrs["padding"].tolist() if "padding" in n.attrs else [[0, 0]] * x.rank
+    wide = [a for a in range(x.rank) if window[a] != 1 or strides[a] != 1 or around[a] != [0, 0]]
+    rest = [a for a in range(x.rank) if a not in wide]
+    order = [*rest, *wide]
+
+    def images(value: Value) -> Value:
+        """One image for each index of the other axes."""
+        moved = build.transpose(value, order)
+        count = math.prod(int(str(value.shape[a])) for a in rest)
+        return ops.reshape(moved, (count, 1, *(value.shape[a] for a in wide)))
+
+    image, seed = images(-x if is_least else x), images(g)
+    pooled = ops.max_pool(
+        image,
+        window=tuple(window[a] for a in wide),
+        strides=tuple(strides[a] for a in wide),
+        padding=(*(around[a][0] for a in wide), *(around[a][1] for a in wide)),
+    )
+    (found,) = derivatives(pooled, [image], seed)
+    moved = ops.reshape(found, tuple(x.shape[a] for a in order))
+    back = build.transpose(moved, [order.index(a) for a in range(x.rank)])
+    return _started("add", back, start)
 
 
 def _running(
@@ -216,6 +257,7 @@ RULES: dict[str, Rule] = {
     "chlo.top_k": _top_k,
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.select_and_scatter": _select_and_scatter,
     "stablehlo.sort": _sort,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -59,12 +59,7 @@ class Division:
         self._views = self._aliases()
         self._unread: set[Any] = set()
         """Numbers that are not computed."""
-        self.steps: tuple[Stage | Region, ...] = ()
-        while not self.steps and self._body:
-            try:
-                self.steps = self._divided()
-            except RefusedError as error:
-                self._refuse(error.refused)
+        self.steps = self._divided()
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -85,7 +80,7 @@ class Division:
         """Every node as a leaf or a call, and the calls that are none of ours."""
         reading = GraphReading()
         known: dict[str, Call | Leaf] = {}
-        out = dict(refused)
+        out = self._calls_of(refused)
         constants = {n: self.attribute(n) for n in self._body if n.op == "get_attr" and is_tensor(n)}
         for node in (*self.placeholders, *self._body):
             if is_number(node):
@@ -105,13 +100,11 @@ class Division:
         leaves = tuple(one for one in known.values() if isinstance(one, Leaf))
         calls = tuple(one for one in known.values() if isinstance(one, Call))
         program = Exported(self.name, leaves, calls, ())
-        items = {n.name: n.args[0].name for n in self._body if is_item(n)}
         while True:
-            found = Attempt(program, self._rules, out).refusals()
-            more = {items[name]: reason for name, reason in found.items() if name in items and name not in out}
-            out = {name: reason for name, reason in found.items() if name not in items} | more
-            if not more:
+            found = self._calls_of(Attempt(program, self._rules, out).refusals())
+            if found.keys() <= out.keys():
                 return known, out
+            out |= found  # more calls each time, and a graph has so many
 
     def attribute(self, node: Any) -> Any:
         """The tensor or the sub-graph that a node names."""
@@ -137,8 +130,16 @@ class Division:
                 base = before
         return found
 
-    def _refuse(self, refused: Mapping[str, str]) -> None:
-        self.refused.update(refused)
+    def _calls_of(self, refused: Mapping[str, str]) -> dict[str, str]:
+        """Refusals by calls: one of several results is refused by the call that makes them."""
+        items = {n.name: n for n in self._body if is_item(n)}
+        found: dict[str, str] = {}
+        for name, reason in refused.items():
+            node = items.get(name)
+            while node is not None and is_item(node):
+                node = node.args[0]
+            found.setdefault(name if node is None else node.name, reason)
+        return found
 
     def _stages(self) -> list[Stage]:
         while True:
@@ -178,19 +179,35 @@ class Division:
         return not known
 
     def _divided(self) -> tuple[Stage | Region, ...]:
+        """The steps, after as many attempts as there are stages with calls that turn out not to be readable."""
+        with phase("import"):
+            while True:
+                steps = self._attempted(self._stages())
+                if steps is not None:
+                    return steps
+
+    def _attempted(self, stages: Sequence[Stage]) -> tuple[Stage | Region, ...] | None:
+        """The steps of stages; None where one of them has calls that are refused from now on."""
         numbers = [n for n in self.placeholders if is_number(n)]
         steps: list[Stage | Region] = []
-        with phase("import"):
-            for stage in self._stages():
-                if stage.is_compiled:
-                    name = f"{self.name}_{sum(isinstance(s, Region) for s in steps)}"
-                    steps.append(
-                        region_of(name, stage.nodes, self._known, numbers, self.last, self._rules, self._unread)
-                    )
-                else:
-                    steps.append(stage)
-                    numbers += [n for n in stage.nodes if is_number(n)]
+        for stage in stages:
+            if not stage.is_compiled:
+                steps.append(stage)
+                numbers += [n for n in stage.nodes if is_number(n)]
+                continue
+            name = f"{self.name}_{sum(isinstance(s, Region) for s in steps)}"
+            try:
+                steps.append(region_of(name, stage.nodes, self._known, numbers, self.last, self._rules, self._unread))
+            except RefusedError as error:
+                self._refuse(stage, error.refused)
+                return None
         return tuple(steps)
+
+    def _refuse(self, stage: Stage, refused: Mapping[str, str]) -> None:
+        """Leave calls of a stage to torch: those that are refused, or all where none of the refused is one of them."""
+        own = {n.name for n in stage.nodes if self._is_compiled(n) and not is_item(n)}
+        found = {name: reason for name, reason in self._calls_of(refused).items() if name in own}
+        self.refused.update(found or dict.fromkeys(own, next(iter(refused.values()), "it cannot be read here")))
 
 
 __all__ = ["Division", "Refusal"]

@@ -37,6 +37,8 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
     tensors = [*inputs, *module.parameters()]
     graded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors)
     direct: list[Callable[..., Any]] = []
+    # A backward graph is compiled, and runs, where the caller's frames do: dynamo would trace us there.
+    untraced = torch_module("torch._dynamo").disable
 
     def inference(traced: Any, given: Sequence[Any]) -> Any:
         if len(given) == len(inputs) and (found := _metadata()) is not None:
@@ -45,6 +47,9 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
         if len(given) == len(inputs) and _is_plain():
             direct.append(run)
         return _boxed(run)
+
+    def backward(traced: Any, _: Sequence[Any]) -> Any:
+        return untraced(_boxed(compilers.backward(traced)))
 
     def divided(joint: Any, *args: Any, **options: Any) -> Any:
         compilers.joint(joint)
@@ -56,7 +61,7 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
             module,
             inputs,
             fw_compiler=partial(_compiled, compilers.forward),
-            bw_compiler=partial(_compiled, compilers.backward),
+            bw_compiler=untraced(backward),
             inference_compiler=inference,
             partition_fn=divided,
             decompositions={op: f for op, f in decompositions().items() if str(op) not in kept and not _draws(op)},

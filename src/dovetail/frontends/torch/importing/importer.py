@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -116,7 +117,13 @@ class Import:
             for call in self.program.calls:
                 self._call(call)
             self._outputs()
-        return self.builder.graph()
+        return replace(self.builder.graph(), frozen=self._frozen())
+
+    def _frozen(self) -> dict[str, str]:
+        """Why each parameter is not trained; one of several names is trained where one of them is."""
+        named = [(one.target or one.name, one.frozen) for one in self.program.leaves if one.array is not None]
+        trained = {name for name, why in named if not why}
+        return {name: why for name, why in reversed(named) if name not in trained}
 
     def _refuse_missing(self) -> None:
         """Refuse a program with operators that have no rule."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
+import sys
 import warnings
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from itertools import takewhile
 from typing import Any
 
 from dovetail.errors import LoadError, OptionError
-from dovetail.frontends.torch.reading.dynamic import dynamic_shapes, symbol_names
+from dovetail.frontends.torch.reading.dynamic import check_call, dynamic_shapes, symbol_names
 from dovetail.frontends.torch.reading.fast_paths import fast_paths
 from dovetail.frontends.torch.reading.grad_regions import gradients_stopped
 from dovetail.frontends.torch.reading.package import torch_module
@@ -39,6 +42,7 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
     torch = torch_module()
     if module.training and _has_dropout(module):
         raise OptionError("a module in training mode, with dropout", hint="call module.eval() first")
+    check_call(module, args, kwargs)
     spec = dynamic_shapes(module, args, kwargs, dynamic)
 
     def exported(strict: bool) -> Any:
@@ -52,11 +56,23 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
             if _has_buffers_of_two_names(program):
                 program = exported(strict=True)
         except Exception as error:  # torch raises what the module raises, and many kinds of its own
-            raise LoadError(
-                f"torch.export refuses the module: {_first_line(error)}",
-                hint="torch.export.export(module, args, strict=False) shows all of it",
-            ) from error
+            raise LoadError(f"torch.export refuses the module: {_first_line(error)}", hint=_hint(error)) from error
     return program, symbol_names(module, program, args, kwargs, dynamic)
+
+
+def _hint(error: BaseException) -> str:
+    """What to do about a module that torch.export refuses."""
+    text = str(error)
+    found = re.search(r"Found (?:<class ')?([^\s']*Cache)\b.*? in output", text)
+    if found is not None:
+        kind = found[1].rpartition(".")[2]
+        return f"the module returns a {kind}: set module.config.use_cache = False, or pass use_cache=False in kwargs"
+    if "data-dependent" in text or "GuardOnDataDependentSymNode" in type(error).__name__:
+        return (
+            "a branch or a size depends on numbers of a tensor: write it with torch.where or torch.cond, or use "
+            'torch.compile(module, backend="dovetail"), which breaks the graph there'
+        )
+    return "torch.export.export(module, args, strict=False) shows all of it"
 
 
 def decomposed(program: Any, kept: Collection[str]) -> Any:
@@ -119,12 +135,18 @@ def _has_dropout(module: Any) -> bool:
 @contextmanager
 def _told_once() -> Generator[None]:
     """torch prints what it raises, too: here the error alone says it."""
-    logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]
+    names = [
+        name for name in logging.root.manager.loggerDict if name.startswith(("torch._", "torch.fx", "torch.export"))
+    ]
+    logs = [logging.getLogger(name) for name in names]
     before = [log.disabled for log in logs]
     for log in logs:
         log.disabled = True
+    said = io.StringIO()
     try:
-        yield
+        with redirect_stderr(said):  # where torch prints the graph that it could not trace on
+            yield
+        sys.stderr.write(said.getvalue())
     finally:
         for log, was in zip(logs, before, strict=True):
             log.disabled = was

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from dovetail.errors import OptionError
 from dovetail.frontends.torch.reading.package import torch_module
+from dovetail.nearest import nearest
 
 
 def dynamic_shapes(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any) -> Any:
@@ -24,8 +25,38 @@ def dynamic_shapes(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return torch_module("torch.utils._pytree").tree_map(every, _bound(module, args, kwargs))
     bound = _bound(module, args, kwargs)
     given = bound if isinstance(dynamic, Mapping) else tuple(bound.values())
+    _check_names(dynamic, given, "dynamic")
     _check_sizes(dynamic, given)
     return _described(dynamic, given)
+
+
+def check_call(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse an example call that is none of the module's."""
+    _bound(module, args, kwargs)
+
+
+def _check_names(spec: Any, given: Any, where: str) -> None:
+    """Refuse names that are no arguments, and axes that a tensor does not have."""
+    if isinstance(given, torch_module().Tensor):
+        axes = list(cast(Mapping[Any, Any], spec)) if isinstance(spec, Mapping) else []
+        wrong = [axis for axis in axes if not isinstance(axis, int) or not -given.dim() <= axis < given.dim()]
+        if wrong:
+            raise OptionError(
+                f"{where} names the axis {wrong[0]!r} of a tensor with {given.dim()} axes",
+                hint="name axes by their numbers, as in {0: 'batch'}",
+            )
+    elif isinstance(given, Mapping) and isinstance(spec, Mapping):
+        known = cast(Mapping[Any, Any], given)
+        for name, inner in cast(Mapping[Any, Any], spec).items():
+            if name not in known:
+                near = nearest(str(name), [str(k) for k in known])
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+                raise OptionError(f"{where} names {name!r}, which is no argument of the example call", hint=hint)
+            _check_names(inner, known[name], f"{where}[{name!r}]")
+    elif isinstance(given, list | tuple) and isinstance(spec, list | tuple):
+        items = zip(cast(Sequence[Any], spec), cast(Sequence[Any], given), strict=False)
+        for index, (one, inner) in enumerate(items):
+            _check_names(one, inner, f"{where}[{index}]")
 
 
 def _check_sizes(dynamic: Any, given: Any) -> None:
@@ -98,7 +129,8 @@ def _bound(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
     except TypeError as error:
         raise OptionError(
-            f"the example call does not fit forward: {error}", hint="pass args and kwargs as the module is called"
+            f"the example call does not fit forward: {error}",
+            hint="pass the arguments of a call: args=(x,), or kwargs={'x': x}",
         ) from None
 
 

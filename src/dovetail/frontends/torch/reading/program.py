@@ -84,7 +84,7 @@ class Reading:
             return Leaf(node.name, "state", type_, spec.target)
         kind = "constant" if spec.kind.name == "CONSTANT_TENSOR" else "param"
         target, array = self._shared(tensor, spec.target)
-        return Leaf(node.name, kind, type_, target, array)
+        return Leaf(node.name, kind, type_, target, array, _frozen(spec, tensor))
 
     def _held(self, target: str) -> Any:
         program = self.program
@@ -194,6 +194,17 @@ class Reading:
         if hasattr(arg, "name") and arg.name and type(arg).__name__ != "ConstantArgument":
             return Ref(arg.name)
         return getattr(arg, "value", None)
+
+
+def _frozen(spec: Any, tensor: Any) -> str:
+    """Why the module does not train a tensor that it holds; empty for a parameter with a gradient."""
+    match spec.kind.name:
+        case "PARAMETER":
+            return "" if tensor.requires_grad else "requires_grad is False"
+        case "BUFFER":
+            return "a buffer"
+        case _:
+            return "a constant"
 
 
 def _passes_token(node: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -66,6 +66,24 @@ def maker(dtype: DType) -> Callable[[Array], Any]:
 def tensor_of(array: Array, dtype: DType) -> Any:
     """An array as a tensor that shares its memory."""
     return maker(dtype)(array)
+
+
+def is_counted(held: Any) -> bool:
+    """Whether torch counts what is written into a tensor: it does not for those that inference made."""
+    return isinstance(held, torch_module().Tensor) and not held.is_inference()
+
+
+def write_tensors(module: Any, arrays: Mapping[str, Array]) -> None:
+    """Copy arrays into the parameters and buffers of a module that have their names."""
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    strange = [name for name in arrays if name not in held]
+    if strange:
+        raise BindError(
+            f"{type(module).__name__} holds no {', '.join(strange)}", hint="pass the module that was trained"
+        )
+    with torch_module().no_grad():
+        for name, array in arrays.items():
+            held[name].copy_(tensor_of(np.array(array), dtypes()[held[name].dtype]))
 
 
 @cache

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.shared.matmul import matmul_or_dot
-from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.node import Node, cast, computed_in_f32
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.windows import batched, each
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.value import Value
-from dovetail.ops import build
+from dovetail.ops import build, conv_adjoint
 
 
 @rule("linear.default")
@@ -200,6 +201,44 @@ def _transposed(
     )
     y = _biased(y, bias, count)
     return build.squeeze_dims(y, 0) if alone else y
+
+
+@rule("convolution_backward.default")
+def convolution_backward(
+    n: Node,
+    g: Value,
+    x: Value,
+    weight: Value,
+    bias_sizes: Sequence[Size] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    """The gradients of a convolution, or of its transpose: of the image, the weights and the bias."""
+    count = weight.rank - 2
+    (image, alone), (back, _) = batched(x, count), batched(g, count)
+    strides, dilations, around = each(stride, count), each(dilation, count), each(padding, count) * 2
+    asked = [is_asked and n.makes(i) for i, is_asked in enumerate(output_mask)]
+    options: Any = {"strides": strides, "dilations": dilations, "padding": around, "groups": groups}
+    of_image: Value | None = None
+    if asked[0] and transposed:
+        # Output padding of a stride or more holds places that no pixel was spread from.
+        of_image = conv_adjoint.cut_to(ops.conv(back, weight, **options), image.shape)
+    elif asked[0]:
+        of_image = conv_adjoint.spread_back(back, weight, image.shape, **options)
+    seen, sliding = (back, image) if transposed else (image, back)
+    of_weight = conv_adjoint.kernel_gradient(seen, sliding, weight.shape, **options) if asked[1] else None
+    of_bias: Value | None = None
+    if asked[2]:
+        summed = ops.reduce_sum(computed_in_f32(back), axes=(-back.rank, *range(-count, 0)))
+        of_bias = cast(build.reshape(summed, (back.shape[1],)), back.dtype)
+    if of_image is not None and alone:
+        of_image = build.squeeze_dims(of_image, 0)
+    return of_image, of_weight, of_bias
 
 
 @rule("im2col.default")

@@ -275,7 +275,7 @@ class GroupTile(AttendTile):
         return not self.leaves_out and hides and (a.causal or is_ragged)
 
     @property
-    def told(self) -> Tensor:
+    def exchanged(self) -> Tensor:
         """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
         score and the total of both of its rows."""
         item = f32.itemsize
