@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 
+import dovetail
 from tests.sources import ROOT, SRC, parsed
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -61,3 +63,14 @@ def test_every_page_stands_in_the_navigation_of_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [p.name for p in (ROOT / "docs").glob("*.md")]
     assert not [page for page in pages if f": {page}\n" not in site]
+
+
+def test_every_public_module_stands_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    named = re.findall(r"^<!-- names of ([\w.]+) -->$", page, re.MULTILINE)
+    assert sorted(named) == sorted({"dovetail", *(f"dovetail.{name}" for name in dovetail.MODULES)} - {CATALOGUE})
+    assert not [name for name in named if not hasattr(import_module(name), "__all__")]
+
+
+CATALOGUE = "dovetail.library"
+"""Its fused ops have pages of their own."""

@@ -24,15 +24,15 @@ class Hoisted:
         return replace(statement, value=self._without(statement.value, {}))
 
     def _without(self, expr: Expr, known: dict[int, Expr]) -> Expr:
-        found = known.get(id(expr))
-        if found is None:
-            found = expr
+        hoisted = known.get(id(expr))
+        if hoisted is None:
+            hoisted = expr
             if isinstance(expr, Load) and expr.tensor.space == "global":
-                found = Name(self._name(expr), expr.dtype)
+                hoisted = Name(self._name(expr), expr.dtype)
             elif isinstance(expr, Call):
-                found = replace(expr, operands=tuple([self._without(x, known) for x in expr.operands]))
-            known[id(expr)] = found
-        return found
+                hoisted = replace(expr, operands=tuple([self._without(x, known) for x in expr.operands]))
+            known[id(expr)] = hoisted
+        return hoisted
 
     def _name(self, load: Load) -> str:
         key = (load.tensor, load.at)

@@ -2,7 +2,7 @@
 
 An engine says what fills a stage and what a step does with it. `pipeline` says all else: which stage a step has, what
 is filled before the first step, when a step waits and for what, when a stage is filled again, and which phase of a
-barrier that is. There are four ways to fill a stage:
+barrier that is. A stage is filled in one of four forms:
 
 - `Groups`: the threads that use stages copy to them, and count groups of their own copies (cp.async). Where a device
   has no copies in flight, these are loads and stores, and nothing else changes.
@@ -96,7 +96,7 @@ class Groups:
     refill: Literal["before", "between", "after", "never"] = "between"
     """When a step fills a stage again. `between` its wait and its use: one barrier is for both. `before` its wait:
     more copies are on their way, and a second barrier says that the stage was read. `after` its use: no stage has to be
-    left over for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
+    free for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
     barrier: Barrier | WarpBarrier = Barrier()
     """How the threads that share stages wait for each other."""
     is_fenced: bool = False
@@ -234,12 +234,12 @@ class Pipeline:
             return [Loop(_AHEAD.name, Extent(self._ahead), fill, rolled=True)]
         if self.first is not None and len(self.operands) > 1:
             return [*self.first(ZERO, self._stage(ZERO)), CommitCopies()]
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number in range(self._ahead):
             step, which = divmod(number, len(self.operands))
             fill = self.first or self.operands[which].fill
-            found += [*fill(Extent(step), self._stage(Extent(step))), CommitCopies()]
-        return found
+            statements += [*fill(Extent(step), self._stage(Extent(step))), CommitCopies()]
+        return statements
 
     def _wait(self, by: Groups, pending: int, operand: Operand) -> list[Statement]:
         fence = [FenceShared()] if by.is_fenced else []
@@ -248,17 +248,17 @@ class Pipeline:
     def _whole_groups(self, by: Groups) -> list[Statement]:
         """Steps that fill nothing: all that they need is on its way."""
         assert isinstance(self.steps, int) and self.steps == self.stages, "each step has a stage"
-        (operand,), found = self.operands, list[Statement]()
+        (operand,), statements = self.operands, list[Statement]()
         for number in range(self.steps):
             step, stage = Extent(number), self._stage(Extent(number))
             wait = self._wait(by, self.steps - 1 - number + (by.committed if number else 0), operand)
             if self.is_named:
-                found += [Set(STEP.name, step), Set(STAGE.name, stage)]
-            found += [*operand.meanwhile, *wait, *operand.use(step, stage)]
-        return found
+                statements += [Set(STEP.name, step), Set(STAGE.name, stage)]
+            statements += [*operand.meanwhile, *wait, *operand.use(step, stage)]
+        return statements
 
     def _group_step(self, by: Groups) -> list[Statement]:
-        found: list[Statement] = []
+        statements: list[Statement] = []
         # The only stage is not filled again between the wait for it and its use.
         how = "before" if by.refill == "between" and self._ahead == 0 else by.refill
         pending = self._ahead if how == "before" else self._ahead - 1
@@ -266,7 +266,7 @@ class Pipeline:
         if how == "after":
             # All fills are for the same step; its name, and that of the stage, come before the first wait.
             known = [Set(LATER.name, add(STEP, Extent(self.stages))), Set(STAGE.name, self._stage(STEP))]
-            found += known
+            statements += known
         for number, operand in enumerate(self.operands):
             refill = self._refilled(number, known)
             wait = self._wait(by, pending, operand)
@@ -275,13 +275,13 @@ class Pipeline:
             use = [*named, *operand.use(STEP, ZERO if stage == ZERO else STAGE)]
             match how:
                 case "before":
-                    found += [*refill, *operand.meanwhile, *wait, *use, by.barrier]
+                    statements += [*refill, *operand.meanwhile, *wait, *use, by.barrier]
                 case "after":
-                    found += [*operand.meanwhile, *wait, *use, by.barrier, *refill]
+                    statements += [*operand.meanwhile, *wait, *use, by.barrier, *refill]
                 case _:
                     held, kept = self._held()
-                    found += [*operand.meanwhile, *wait, *refill, *held, *use, *kept]
-        return found
+                    statements += [*operand.meanwhile, *wait, *refill, *held, *use, *kept]
+        return statements
 
     def _refilled(self, number: int, known: list[Set]) -> list[Statement]:
         """The next fill of all, after that of an operand's step. `known` is the later step that has its name."""
@@ -434,14 +434,14 @@ class BoxPipeline:
 
     def overlapped(self, works: Sequence[Sequence[Statement]]) -> list[Statement]:
         """The same with some work during the uses of each of the first steps."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number, work in enumerate(works):
-            found += [*self._used(Extent(number), _PHASE), *([self._released(_BEFORE)] if number else [])]
-            found += [*self._passed(), *work]
+            statements += [*self._used(Extent(number), _PHASE), *([self._released(_BEFORE)] if number else [])]
+            statements += [*self._passed(), *work]
         rest = self._known_steps - len(works)
         body = (*self._used(STEP, _PHASE), self._released(_BEFORE), *self._passed())
-        found += [Loop(STEP.name, Extent(rest), body)] if rest else []
-        return [*found, *self.by.end, self._released(_BEFORE)]
+        statements += [Loop(STEP.name, Extent(rest), body)] if rest else []
+        return [*statements, *self.by.end, self._released(_BEFORE)]
 
     @property
     def _known_steps(self) -> int:

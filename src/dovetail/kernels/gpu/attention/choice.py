@@ -62,7 +62,7 @@ def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 
 
 def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The same of few queries in a resident kernel, by multiply-adds."""
+    """The same of few queries in a persistent kernel, by multiply-adds."""
     return _offered(of, lane_tile)
 
 
@@ -74,34 +74,34 @@ def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 def _offered(
     of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
 ) -> Offer | Refused:
-    found = of.once(narrow_sources_of)
-    if isinstance(found, Refused):
-        return found
-    if not {*MMA} <= {*found.device.matrix_instructions}:
-        return Refused("warps_multiply_by_mma", found.device.architecture)
-    tile = chosen(found)
+    sources = of.once(narrow_sources_of)
+    if isinstance(sources, Refused):
+        return sources
+    if not {*MMA} <= {*sources.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", sources.device.architecture)
+    tile = chosen(sources)
     if isinstance(tile, Refused):
         return tile
     name = "attend_cluster" if isinstance(tile, ClusterTile) else "attend_parts" if tile.parts > 1 else ""
     name = "" if isinstance(tile, LaneTile) else name
-    return Offer(lambda: writer_of(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
+    return Offer(lambda: writer_of(sources, tile).job(), name=name, work=lambda: seconds_of(tile, sources.device))
 
 
 def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of an attention of f32 with several queries, by multiply-adds."""
-    found = of.once(sources_of)
-    if isinstance(found, Refused):
-        return found
-    if found.device.warp != LANES:
-        return Refused("warps_have_32_lanes", str(found.device.warp))
-    tile = fma_tile(found)
+    sources = of.once(sources_of)
+    if isinstance(sources, Refused):
+        return sources
+    if sources.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(sources.device.warp))
+    tile = fma_tile(sources)
     if isinstance(tile, Refused):
         return tile
     name = "attend_fma_parts" if tile.parts > 1 else ""
     return Offer(
-        lambda: FmaAttend(found, tile, fma_resident(tile, found.device)).job(),
+        lambda: FmaAttend(sources, tile, fma_resident(tile, sources.device)).job(),
         name=name,
-        work=lambda: seconds_of(tile, found.device),
+        work=lambda: seconds_of(tile, sources.device),
     )
 
 
@@ -173,14 +173,14 @@ def fma_tile(sources: AttendSources) -> FmaTile | Refused:
         return Refused("features_are_not_rotated", str(a.rotated), "rope before the attention")
     if max(a.d, a.dv) > FMA_WIDEST:
         return Refused("features_fit_registers", f"{a.d} and {a.dv}", f"at most {FMA_WIDEST}")
-    found: list[FmaTile] = []
+    tiles: list[FmaTile] = []
     for warps in FMA_WARPS:
         whole = FmaTile(a, f32, warps, 1)
-        found.append(whole)
+        tiles.append(whole)
         parts = _fma_parts(whole, device)
-        found += [replace(whole, parts=parts)] if parts > 1 else []
+        tiles += [replace(whole, parts=parts)] if parts > 1 else []
     combined = device.timings.attention.combined
-    return min(found, key=lambda tile: cycles_of(tile, device) + (combined if tile.parts > 1 else 0))
+    return min(tiles, key=lambda tile: cycles_of(tile, device) + (combined if tile.parts > 1 else 0))
 
 
 def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
@@ -197,11 +197,11 @@ def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
 def _groups(sources: AttendSources) -> list[GroupTile]:
     """Blocks of one warpgroup, of two, and of one that goes through all queries where it has all keys at once."""
     a = sources.problem
-    found = [GroupTile(a, sources.dtype, GROUP_WARPS, splits) for splits in GROUPS]
+    tiles = [GroupTile(a, sources.dtype, GROUP_WARPS, splits) for splits in GROUPS]
     turns = -(-a.queries // GROUP_ROWS) if isinstance(a.queries, int) else 1
-    if 1 < turns <= MOST_TURNS and found[0].few_rounds:
-        found.append(replace(found[0], turns=turns))
-    return found
+    if 1 < turns <= MOST_TURNS and tiles[0].few_rounds:
+        tiles.append(replace(tiles[0], turns=turns))
+    return tiles
 
 
 def seconds_of(tile: AttendTile, device: GpuDevice) -> float:

@@ -116,24 +116,24 @@ def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
 
 
 def fma_written(tile: FmaTile) -> list[Statement]:
-    """What a block does with its sums."""
-    found: list[Statement] = []
+    """Store the accumulators of a block: as results, or as a partial sum."""
+    statements: list[Statement] = []
     for row in tile.lane_rows:
-        stores = _result(tile, row.number) if tile.parts == 1 else _left_over(tile, row.number)
-        found.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
-    return found
+        stores = _result(tile, row.number) if tile.parts == 1 else _partial_stored(tile, row.number)
+        statements.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
+    return statements
 
 
 def _result(tile: FmaTile, number: int) -> list[Statement]:
     """The results of a query."""
     a, row = tile.problem, tile.lane_rows[number]
     target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
-    found: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
+    statements: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
     for n, column in enumerate(columns_of(tile)):
         value = times(Load(sums_of(tile), (Extent(number), Extent(n))), f32_name("inverse"))
         store = Store(target, (*tile.lead, Name(row.query), *column), value)
-        found.append(store if _fits(tile, n) else When(less(_index(tile, column), Extent(a.dv)), (store,)))
-    return found
+        statements.append(store if _fits(tile, n) else When(less(_index(tile, column), Extent(a.dv)), (store,)))
+    return statements
 
 
 def _fits(tile: FmaTile, number: int) -> bool:
@@ -148,18 +148,18 @@ def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
     return add(add(mul(group, Extent(ACROSS * width)), mul(lane, Extent(width))), neighbour)
 
 
-def _left_over(tile: FmaTile, number: int) -> list[Statement]:
-    """What a block has of a query, in the workspace: sums, the largest score and the total."""
+def _partial_stored(tile: FmaTile, number: int) -> list[Statement]:
+    """Store a query's partial result in the workspace: accumulators, the largest score and the total."""
     row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
-    found: list[Statement] = [
+    stores: list[Statement] = [
         Store(target, (*at, *column), Load(sums_of(tile), (Extent(number), Extent(n))))
         for n, column in enumerate(columns_of(tile))
     ]
     kept = (row.most, row.total)
     own = [Store(tile.partial, (*at, Extent(tile.dv + n)), f32_name(name)) for n, name in enumerate(kept)]
     first = Call("less", (LANE, Extent(2)), bool_)
-    return [*found, When(first, tuple(own))]
+    return [*stores, When(first, tuple(own))]
 
 
 CHUNKS_AT_ONCE = 2
@@ -246,11 +246,11 @@ class FmaAttend(AttendWriter):
         return [rolled(s) for s in shared_by(self.threads, lines * length // wide, one)]
 
     def _queries(self) -> list[Statement]:
-        found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
+        statements: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
         for row in self.block.lane_rows:
-            found += [Set(row.query, add(Name("top"), row_of(row.number)))]
-            found += started([row])
-        return [*found, *self._loaded("q", ZERO, ZERO), *self.steps.start()]
+            statements += [Set(row.query, add(Name("top"), row_of(row.number)))]
+            statements += started([row])
+        return [*statements, *self._loaded("q", ZERO, ZERO), *self.steps.start()]
 
     @property
     def steps(self) -> Pipeline:
@@ -270,9 +270,9 @@ class FmaAttend(AttendWriter):
         keys = [key_of(Extent(n)) for n in range(self._keys_each)]
 
         def vector(first: Expr) -> list[Statement]:
-            found = self._read("left", self._room("q_tile"), [row_of(n) for n in range(ROWS)], first)
-            found += self._read("right", self._room("k_tile"), keys, first)
-            return found + [s for e in range(VECTOR) for s in _added(scores, e)]
+            statements = self._read("left", self._room("q_tile"), [row_of(n) for n in range(ROWS)], first)
+            statements += self._read("right", self._room("k_tile"), keys, first)
+            return statements + [s for e in range(VECTOR) for s in _added(scores, e)]
 
         return [zeroed(scores, ROWS * self._keys_each), _in_turns(self.d // VECTOR, vector)]
 
@@ -294,11 +294,11 @@ class FmaAttend(AttendWriter):
     def _summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
         sums, columns = sums_of(self.block), columns_of(self.block)
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for row in self.block.lane_rows:
             at = Extent(row.number), Name("column")
             shrunk = Store(sums, at, times(Load(sums, at), f32_name(row.shrunk)))
-            found.append(unrolled("column", len(columns), shrunk))
+            statements.append(unrolled("column", len(columns), shrunk))
         held, values = private("right", f32, len(columns), VECTOR), by_lane(self._room("v_tile"), self.block)
 
         def vector(first: Expr) -> list[Statement]:
@@ -309,7 +309,7 @@ class FmaAttend(AttendWriter):
                     read.append(Store(held, (Extent(n), Extent(e)), load))
             return read + [s for e in range(VECTOR) for s in _added(sums, e)]
 
-        return [*found, _in_turns(self.keys // VECTOR, vector)]
+        return [*statements, _in_turns(self.keys // VECTOR, vector)]
 
 
 def _added(sums: Tensor, element: int) -> list[Statement]:
@@ -317,13 +317,13 @@ def _added(sums: Tensor, element: int) -> list[Statement]:
     (apart, item), rows = sums.strides, ROWS
     assert isinstance(apart, int) and isinstance(item, int), "private"
     left, right = private("left", f32, rows, VECTOR), private("right", f32, apart // item, VECTOR)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for n in range(apart // item):
         for row in range(rows)[:: -1 if n % 2 else 1]:
             at = Extent(row), Extent(n)
             factors = (Load(side, (i, Extent(element))) for side, i in zip((left, right), at, strict=True))
-            found.append(Store(sums, at, Call("fma", (*factors, Load(sums, at)), f32)))
-    return found
+            statements.append(Store(sums, at, Call("fma", (*factors, Load(sums, at)), f32)))
+    return statements
 
 
 def _in_turns(count: int, vector: Callable[[Expr], Sequence[Statement]]) -> Loop:

@@ -82,8 +82,8 @@ class Gemm:
     def __init__(self, writer: Writer, blocks: BlockProduct | None = None, left: DType | None = None) -> None:
         """`left` is the dtype of left rows that take the place of the operand."""
         self.writer, self.blocks, self.device, self.request = writer, blocks, writer.device, writer.request
-        found = writer.found
-        self.dtypes = {left or found.left.dtype, *(v.dtype for v in found.rights)}
+        contraction = writer.contraction
+        self.dtypes = {left or contraction.left.dtype, *(v.dtype for v in contraction.rights)}
         self.left, self.rights = writer.left(), writer.rights()
         self.rows, self.columns, self.depth = writer.rows, writer.columns, writer.depth
         self.batch, self.streams = writer.batch, writer.streams
@@ -92,10 +92,12 @@ class Gemm:
     def instruction(self) -> MatrixInstruction | Refused:
         """What warps multiply with."""
         dtype = min(self.dtypes, key=lambda d: d.name)
-        found = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
+        instruction = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
         names, known = ", ".join(sorted([d.name for d in self.dtypes])), self.device.matrix_instructions
         several = " or ".join(dict.fromkeys([one.factors.name for one in known]))
-        return found or Refused("tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices")
+        return instruction or Refused(
+            "tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices"
+        )
 
     @cached_property
     def dtype(self) -> DType | Refused:
@@ -112,8 +114,8 @@ class Gemm:
         if isinstance(by, Refused):
             return by
         sizes = product(self.batch), self.rows, self.columns, self.depth
-        found = tile_of(*sizes, self.streams, self.device, by, self.request)
-        return found or Refused("tiles_have_matrices", by.name, "other tiles")
+        tile = tile_of(*sizes, self.streams, self.device, by, self.request)
+        return tile or Refused("tiles_have_matrices", by.name, "other tiles")
 
     def _axis(self, factor: Factor) -> str:
         """The axis along which a factor is copied; "" where elements are loaded one by one."""
@@ -143,14 +145,14 @@ class Gemm:
     @cached_property
     def layout(self) -> Layout:
         """The right operands of a tile, transposed when they are bound where that gains, and the tile of a producer."""
-        found, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.rights, self.right_axis, {}, found)
+        tile, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
+        own = Layout(self.rights, self.right_axis, {}, tile)
         if isinstance(self.dtype, Refused):
             # Lanes read elements along k together, and those along columns one by one.
             is_transposed = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
             rights = self.writer.transposed(pack) if is_transposed else None
-            return own if rights is None else Layout(rights, "k", self.packed(pack), found)
-        has_none = isinstance(found, Refused)
+            return own if rights is None else Layout(rights, "k", self.packed(pack), tile)
+        has_none = isinstance(tile, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
         rights = self.writer.transposed(pack)
@@ -160,9 +162,9 @@ class Gemm:
         # multiple of 8, whose own lines cannot be copied.
         other, sizes = self._producer_tile(rights, "k"), (self.rows, self.columns, self.depth)
         if self.right_axis:
-            if isinstance(found, Refused) or isinstance(other, Refused):
+            if isinstance(tile, Refused) or isinstance(other, Refused):
                 return own
-            if not gains_by_transposing(found, other, sizes, self.streams, self.device, self.request):
+            if not gains_by_transposing(tile, other, sizes, self.streams, self.device, self.request):
                 return own
         return Layout(rights, "k", self.packed(pack), other)
 
@@ -188,13 +190,13 @@ class Gemm:
         panel = BOX if axis == "row" else CHUNK
         straddle = self.left.straddles, any([right.straddles for right in rights])
         sizes = self.rows, self.columns, self.depth
-        found = pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
-        return found or Refused("shared_memory_is_enough", f"{self.device.shared_bytes:,} bytes", "room for a tile")
+        tile = pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
+        return tile or Refused("shared_memory_is_enough", f"{self.device.shared_bytes:,} bytes", "room for a tile")
 
     def packed(self, pack: Transposed) -> dict[str, Packed]:
         """All right operands in a layout, by pointer."""
         writer = self.writer
-        operands = map(writer.found.operand, writer.found.rights)
+        operands = map(writer.contraction.operand, writer.contraction.rights)
         return {writer.names[v]: Packed(v, pack.layout, pack) for v in operands}
 
     @cached_property
@@ -213,8 +215,8 @@ class Gemm:
                     return tile, pack
         tile = self._stream(self.rights, self.right_axes)
         if tile is None:
-            found = f"{self.columns} columns and {self.depth} of k"
-            return Refused("weights_are_read_in_lines", found, "known sizes, and at least 128 of k")
+            sizes = f"{self.columns} columns and {self.depth} of k"
+            return Refused("weights_are_read_in_lines", sizes, "known sizes, and at least 128 of k")
         return tile, None
 
     def _stream(self, rights: list[Factor], axes: list[str]) -> StreamTile | None:
@@ -236,10 +238,10 @@ class Gemm:
         units = units_of(writer.step.value, writer.locations)
         pack, rights = PackedBlocks(blocks.names[0], units, self.depth), list[BlockFactor]()
         wholes = [sum([p.shape[-2] for p in parts if isinstance(p.shape[-2], int)]) for parts in blocks.blocks]
-        for i, first in writer.found.streams:
+        for i, first in writer.contraction.streams:
             assert isinstance(first, int), "it was checked"
             count = self.depth // pack.format.elements
-            name = writer.pointer(writer.found.rights[i])
+            name = writer.pointer(writer.contraction.rights[i])
             rights.append(BlockFactor(name, pack, count, wholes[i], first, self.columns))
         return rights
 
@@ -247,15 +249,16 @@ class Gemm:
         """All right operands in blocks, in a layout, by pointer."""
         writer, blocks = self.writer, self.blocks
         assert blocks is not None, "it was checked"
-        found: dict[str, Packed] = {}
-        for i, _ in writer.found.streams:
+        packed: dict[str, Packed] = {}
+        for i, _ in writer.contraction.streams:
             value, *beside = blocks.blocks[i]
-            found[writer.pointer(writer.found.rights[i])] = Packed(value, pack.layout, pack, tuple(beside))
-        return found
+            packed[writer.pointer(writer.contraction.rights[i])] = Packed(value, pack.layout, pack, tuple(beside))
+        return packed
 
     def cycles(self, tile: BlockTile, split_k: int, *, has_producer: bool) -> float:
         """An estimate of a tile, without the start of the kernel."""
-        sizes, item = (product(self.batch), self.rows, self.columns, self.depth), self.writer.found.left.dtype.itemsize
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        item = self.writer.contraction.left.dtype.itemsize
         known = *sizes, self.streams, self.device, self.request
         return cycles_of(tile, *known, has_producer=has_producer, parts=split_k, itemsize=item)
 
@@ -270,13 +273,14 @@ def gemv_ring(of: Gemm) -> Schedule | Refused:
     if isinstance(of.skinny, Refused):
         return of.skinny
     tile, pack = of.skinny
-    ring, streams = None if pack is None else StreamRing.from_tile(tile, of.columns, of.device), of.writer.found.streams
+    ring = None if pack is None else StreamRing.from_tile(tile, of.columns, of.device)
+    streams = of.writer.contraction.streams
     if ring is None or not all([is_multiple(first, ring.columns) for _, first in streams]):
         return Refused("weights_go_in_stages", expected="constants that shared memory does not hold, in whole stages")
-    names = [of.writer.pointer(of.writer.found.rights[i]) for i, _ in streams]
+    names = [of.writer.pointer(of.writer.contraction.rights[i]) for i, _ in streams]
     each = zip(ring.rights, names, [first for _, first in streams], strict=True)
     ring = replace(ring, rights=[ring.packed(*one) for one in each])
-    operands = map(of.writer.found.operand, of.writer.found.rights)
+    operands = map(of.writer.contraction.operand, of.writer.contraction.rights)
     packed = {of.writer.names[v]: Packed(v, ring.pack.layout, ring.pack) for v in operands}
     return Schedule(ring, ring.tiled, packed=packed)
 
@@ -408,12 +412,12 @@ _SKINNY = (gemv_ring, gemv_threads, gemv)
 
 def first(engines: Iterable[Engine], of: Gemm) -> Schedule | Refused:
     """The schedule of the first engine that fits, or what refuses the last one."""
-    found: Schedule | Refused = Refused("engines_are_listed", "none")
+    schedule: Schedule | Refused = Refused("engines_are_listed", "none")
     for engine in engines:
-        found = engine(of)
-        if isinstance(found, Schedule):
+        schedule = engine(of)
+        if isinstance(schedule, Schedule):
             break
-    return found
+    return schedule
 
 
 def skinny_schedule(of: Gemm) -> Schedule | Refused:
@@ -439,14 +443,14 @@ def known_blocks(of: StepProblem[GpuDevice | None]) -> BlockProduct | None:
 
 def gemm_of(of: StepProblem[GpuDevice | None]) -> Gemm | Refused:
     """A step as a GEMM."""
-    found = of.once(find_products)
-    if isinstance(found, Refused):
-        return found
-    dtypes = {v.dtype for v in (found.left, *found.rights)}
-    odd = [d.name for d in dtypes if not found.body.scalars.has_dtype(d) or d is bool_]
+    contraction = of.once(find_products)
+    if isinstance(contraction, Refused):
+        return contraction
+    dtypes = {v.dtype for v in (contraction.left, *contraction.rights)}
+    odd = [d.name for d in dtypes if not contraction.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
-    return Gemm(Writer(of.step, found, of.locations, of.device or H200, of.request), known_blocks(of))
+    return Gemm(Writer(of.step, contraction, of.locations, of.device or H200, of.request), known_blocks(of))
 
 
 def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice | None]], Offer | Refused]:

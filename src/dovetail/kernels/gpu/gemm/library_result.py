@@ -24,8 +24,8 @@ class LibraryResult(Writer):
     name = "library"
     is_gemm = False
 
-    def __init__(self, of: StepProblem[GpuDevice | None], found: Contraction, sums: DType) -> None:
-        super().__init__(of.step, found, of.locations, of.device or H200, of.request)
+    def __init__(self, of: StepProblem[GpuDevice | None], contraction: Contraction, sums: DType) -> None:
+        super().__init__(of.step, contraction, of.locations, of.device or H200, of.request)
         self.sums = sums
 
     @property
