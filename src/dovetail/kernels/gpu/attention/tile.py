@@ -403,7 +403,7 @@ class LaneTile(ClusterTile):
 
 
 @dataclass(frozen=True, slots=True)
-class FmaTile(AttendTile):
+class FmaAttendTile(AttendTile):
     """Threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
 
     kernel = "attend_fma"
@@ -492,7 +492,7 @@ __all__ = [
     "PARTIAL",
     "AttendTile",
     "ClusterTile",
-    "FmaTile",
+    "FmaAttendTile",
     "GroupTile",
     "LaneTile",
     "lead_of",
