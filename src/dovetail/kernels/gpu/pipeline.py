@@ -2,7 +2,7 @@
 
 An engine says what fills a stage and what a step does with it. `pipeline` says all else: which stage a step has, what
 is filled before the first step, when a step waits and for what, when a stage is filled again, and which phase of a
-barrier that is. There are four ways to fill a stage:
+barrier that is. A stage is filled in one of four forms:
 
 - `Groups`: the threads that use stages copy to them, and count groups of their own copies (cp.async). Where a device
   has no copies in flight, these are loads and stores, and nothing else changes.
@@ -96,7 +96,7 @@ class Groups:
     refill: Literal["before", "between", "after", "never"] = "between"
     """When a step fills a stage again. `between` its wait and its use: one barrier is for both. `before` its wait:
     more copies are on their way, and a second barrier says that the stage was read. `after` its use: no stage has to be
-    left over for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
+    free for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
     barrier: Barrier | WarpBarrier = Barrier()
     """How the threads that share stages wait for each other."""
     is_fenced: bool = False

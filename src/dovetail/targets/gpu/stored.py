@@ -46,7 +46,7 @@ def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
     numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
     try:
         spelled = [
-            kernels and [writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels]
+            kernels and [writer.spell(_bare(kernel, str(numbers[ptx[kernel.text]]))) for kernel in kernels]
             for kernels in steps
         ]
     except NotSerializable:
@@ -73,9 +73,9 @@ def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
     return steps, ptx
 
 
-def _bare(made: GpuKernel, text: str) -> GpuKernel:
+def _bare(kernel: GpuKernel, text: str) -> GpuKernel:
     """A kernel without its loops: what a run needs."""
-    return replace(made, kernel=replace(made.kernel, body=(), early=(), stream=(), schedule=None), code=text)
+    return replace(kernel, kernel=replace(kernel.kernel, body=(), early=(), stream=(), schedule=None), code=text)
 
 
 __all__ = ["RECORDS", "Steps", "from_bytes", "to_bytes"]

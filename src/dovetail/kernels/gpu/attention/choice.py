@@ -62,7 +62,7 @@ def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 
 
 def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The same of few queries in a resident kernel, by multiply-adds."""
+    """The same of few queries in a persistent kernel, by multiply-adds."""
     return _offered(of, lane_tile)
 
 

@@ -116,7 +116,7 @@ def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
 
 
 def fma_written(tile: FmaTile) -> list[Statement]:
-    """What a block does with its sums."""
+    """Store the accumulators of a block: as results, or as a partial sum."""
     statements: list[Statement] = []
     for row in tile.lane_rows:
         stores = _result(tile, row.number) if tile.parts == 1 else _partial_stored(tile, row.number)
@@ -149,7 +149,7 @@ def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
 
 
 def _partial_stored(tile: FmaTile, number: int) -> list[Statement]:
-    """What a block has of a query, in the workspace: sums, the largest score and the total."""
+    """Store a query's partial result in the workspace: accumulators, the largest score and the total."""
     row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
     stores: list[Statement] = [

@@ -215,7 +215,7 @@ class WarpKeys:
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
     is_part: bool = False
-    """Whether it is a part of a resident kernel, which has few instructions more than it needs."""
+    """Whether it is a part of a persistent kernel, which has few instructions more than it needs."""
 
     @property
     def by_lanes(self) -> LaneKeys:
@@ -274,8 +274,8 @@ class WarpKeys:
         return [When(block.has_keys, tuple(statements))] if block.spare else statements
 
     def after_stages(self, rounds: Sequence[Statement], *, is_guarded: bool) -> list[Statement]:
-        """The rounds of a warp of a resident kernel, whose first keys are on their way; with `is_guarded` warps without
-        keys have none."""
+        """The rounds of a warp of a persistent kernel, whose first keys are on their way; with `is_guarded`
+        warps without keys have none."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
         queries = [] if isinstance(self.block, LaneTile) else self._queries()

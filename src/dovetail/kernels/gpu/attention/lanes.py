@@ -3,7 +3,7 @@
 A warp has 8 keys in a round. Neighbouring lanes share the features of a key, so that a few shuffles sum a score; the
 largest of a round is found by shuffles too. Each lane then has a few columns of the values, and takes the weight of
 every key from the lane that has it. Any product by tensor cores lowers the clock of an H200 by a tenth, so that a
-resident kernel without one is faster in all of its parts.
+persistent kernel without one is faster in all of its parts.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class LaneKeys(Layout, HeldMasks):
         return every
 
     def stored(self, target: Tensor) -> list[Statement]:
-        """What a warp has of each query: weighted sums, the largest score and the total."""
+        """Store the accumulators of a warp for each query: weighted sums, the largest score and the total."""
         statements, own, dv = list[Statement](), self._columns, self.block.dv
         statements += self.combined(self._queries, "total", "add")
         last: list[Statement] = []

@@ -285,7 +285,7 @@ class SeenAhead:
 
     @property
     def ahead(self) -> int:
-        """Rounds: keys are copied one or two before the round of their weights, and what is seen is told before."""
+        """Rounds ahead: keys are copied one or two rounds before their weights, and their flags are stored before."""
         return 3 if self.tile.overlaps else 2
 
     def first(self) -> list[Statement]:

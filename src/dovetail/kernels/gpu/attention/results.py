@@ -123,7 +123,7 @@ def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool
 
 
 def inverse_of(tile: AttendTile, total: Expr) -> Expr:
-    """What weighted sums are multiplied by."""
+    """Return the factor of weighted sums: one over the total."""
     a = tile.problem
     inverse: Expr = Call("near_div", (Number(1.0, f32), total), f32)
     if a.empty == "zero":
@@ -138,8 +138,8 @@ def inverse_of(tile: AttendTile, total: Expr) -> Expr:
 
 
 def partial_stored(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[Statement]:
-    """What this block has of each query, in the workspace; `own_stored` is how a warp stores its share, if not as
-    fragments."""
+    """Store this block's partial result of each query in the workspace; `own_stored` stores the share of a warp that is
+    not in fragments."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
     assert isinstance(tile, ClusterTile), "warps share the keys of a block"
@@ -173,7 +173,7 @@ def partial_stored(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> li
 
 
 def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
-    """What a warp has of each query: weighted sums, the largest score and the total."""
+    """Store the accumulators of a warp for each query: weighted sums, the largest score and the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
     statements: list[Statement] = []
     for half in tile.lane_rows:
@@ -246,7 +246,7 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
 
 
 def _exchanged(tile: GroupTile) -> list[Statement]:
-    """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
+    """The same of two warpgroups: each has half of the columns in the end, and sends the sums of the other half.
 
     A thread has the rows and columns of the thread of the other group with its number.
     """
@@ -274,7 +274,7 @@ def _exchanged(tile: GroupTile) -> list[Statement]:
 
 
 def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
-    """What a group's sums of a query are multiplied by, and those of the other."""
+    """Set the factors of both groups' sums of a query."""
     own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
     shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
     total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))

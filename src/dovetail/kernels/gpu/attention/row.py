@@ -1,8 +1,8 @@
 """Attention of one query for each head, computed in f32: blocks share the keys of a head, warps those of a block.
 
 Queries of heads that share keys are the rows of one head. Eight neighbouring lanes share the features of a key, and
-have an online softmax of their own until all keys are seen. What they found is combined in shared memory, and what
-blocks found in the workspace.
+have an online softmax of their own until all keys are seen. Shared memory combines the results of
+warps, and the workspace those of blocks.
 """
 
 from __future__ import annotations
@@ -131,19 +131,19 @@ class RowTile:
 
     @property
     def partial(self) -> Tensor:
-        """What each block found: leading axes, head, share of the columns, part."""
+        """The partial result of each block: leading axes, head, share of the columns, part."""
         shape = self.partial_shape
         return Tensor(PARTIAL, f32, tuple([product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]))
 
     @property
     def group_sums(self) -> Tensor:
-        """Sums that each group of lanes found of each row."""
+        """The accumulators of each group of lanes for each row."""
         item, width = f32.itemsize, self.problem.dv
         return Tensor("found", f32, (self.rows * width * item, width * item, item), space="shared")
 
     @property
     def kept(self) -> Tensor:
-        """The largest score and the total that each warp found of each row."""
+        """The largest score and the total of each warp for each row."""
         item = f32.itemsize
         return Tensor("kept", f32, (self.rows * 2 * item, 2 * item, item), space="shared")
 
@@ -184,7 +184,7 @@ def equal(x: Expr, y: Expr) -> Expr:
 
 
 def combined(tile: RowTile) -> list[Statement]:
-    """What all warps found, in shared memory; a thread has a column of a row."""
+    """Combine the results of all warps in shared memory; a thread has a column of a row."""
     of, kept = tile.problem, tile.kept
     statements: list[Statement] = []
     last: list[Statement] = []
@@ -229,7 +229,7 @@ def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
 
 
 def _partial_stored(tile: RowTile) -> list[Statement]:
-    """What this block found of a column, for the block that combines it."""
+    """Store this block's partial result of a column for the block that combines it."""
     at = (*tile.lead, divided(Name("own"), tile.share), Name("part"))
     within = remainder(Name("own"), tile.share)
     names = ("most", *["total"] * (PADDED - 1))
@@ -239,7 +239,7 @@ def _partial_stored(tile: RowTile) -> list[Statement]:
 
 
 def shares_combined(tile: RowTile) -> list[Statement]:
-    """A share of the columns from what all blocks found: some lanes share a column, with a few parts each."""
+    """Combine a share of the columns over all blocks: some lanes share a column, with a few parts each."""
     dv, share = tile.problem.dv, tile.share
     lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= tile.lanes * WARPS])
     lanes = lanes if share * lanes % tile.lanes == 0 else 1
@@ -434,7 +434,7 @@ class RowWriter:
         )
 
     def _keys(self) -> list[Statement]:
-        """What each warp finds of its keys."""
+        """The rounds of a warp over its keys."""
         of = self.problem
         statements: list[Statement] = []
         for r in range(self.tile.rows):

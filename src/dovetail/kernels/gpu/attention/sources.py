@@ -145,11 +145,11 @@ class KeyRows:
         return Extent(floordiv(self.problem.keys + (parts - 1), parts))
 
     def counted(self) -> list[Statement]:
-        """What must be known of a block's keys before the first of them."""
+        """Load what a block needs before the first of its keys."""
         return []
 
     def located(self, number: int) -> list[Statement]:
-        """Find the key `near` with a number."""
+        """Locate the key `near` with a number: its page and its slot."""
         return []
 
     def place(self, number: int) -> tuple[Expr, ...]:

@@ -49,7 +49,7 @@ CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
 PART_BYTES = 64 << 10
-"""The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
+"""The same of a part of a persistent kernel: weights of the products after it arrive meanwhile."""
 PART_BUFFERS = 2
 """Rounds of keys that a warp of such a part has room for, at most; one leaves room for twice as many warps."""
 SPLIT_BYTES = 128 << 10
@@ -276,7 +276,7 @@ class GroupTile(AttendTile):
 
     @property
     def exchanged(self) -> Tensor:
-        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
+        """What two warpgroups exchange in the end, in fours of a thread: half of its accumulators, then the largest
         score and the total of both of its rows."""
         item = f32.itemsize
         four = GROUP_WARPS * LANES * 4 * item

@@ -3,7 +3,7 @@
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
 next ones in flight. Scores stay in registers, where they become the left factor of the second product. On Hopper the
 four warps of 64 queries multiply together, by keys and values in shared memory. Where queries are few and keys are
-many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
+many, blocks share the keys, and combine their partial results: as a cluster, or in a second kernel.
 """
 
 from __future__ import annotations
@@ -452,7 +452,7 @@ class ClusterAttend(AttendWriter):
         return partial_stored(self.block, self._warp_keys.by_lanes.stored(self.block.query_shares))
 
     def _allocations(self) -> list[Alloc]:
-        # Parts of a resident kernel take queries from where they are.
+        # Parts of a persistent kernel take queries from where they are.
         tiles = [*AXES][1:] if self.is_part else [*AXES]
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
@@ -479,7 +479,7 @@ class ClusterAttend(AttendWriter):
         return [*start, *self._warp_keys.first(), *queries, self._fragments()]
 
     def _opening(self, place: Sequence[Statement]) -> tuple[Statement, ...]:
-        """The first keys and values, which are copied before a block of a resident kernel waits for its queries."""
+        """The first keys and values, which are copied before a block of a persistent kernel waits for its queries."""
         return (*place, Set("top", ZERO), *self._own_queries(ZERO), *self._warp_keys.first())
 
     def _keys(self) -> list[Statement]:

@@ -1,9 +1,9 @@
-"""Products of one row with few columns of weights in blocks, which bulk copies bring to shared memory.
+"""GEMV with few columns of weights in blocks, which bulk copies bring to shared memory.
 
 A block of threads has the same columns for all of k, and copies them before the kernels before it have ended, or, as a
-part of a resident kernel, while it waits. Eight neighbouring lanes have a column each, and the four groups of eight of
-a warp share the blocks of these columns with each other and with other warps: the eight read the same elements of the
-row at once, from where it was computed or received. Codes are expanded in registers, and sums are f32.
+part of a persistent kernel, while it waits. Eight neighbouring lanes have a column each, and the four groups of eight
+of a warp share the blocks of these columns with each other and with other warps: the eight read the same elements of
+the row at once, from where it was computed or received. Codes are expanded in registers, and sums are f32.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def traced(of: Format) -> tuple[Value, BlockParts]:
 
 
 class BlockReader:
-    """The elements of a block whose bytes are given."""
+    """The elements of a block, read from the words of its bytes."""
 
     def __init__(self, of: Format, byte: Callable[[int], Expr]) -> None:
         """`byte` gives a byte of the block as u32."""

@@ -1,4 +1,4 @@
-"""Products of few rows with weights in blocks: each lane has a column, and multiplies its blocks by rows in f32.
+"""Skinny GEMM with weights in blocks: each lane has a column, and multiplies its blocks by rows in f32.
 
 All warps of a block share k, and so do the lanes of a warp where columns are few. A thread loads the words of some
 blocks at once, so that they are in flight together, and expands codes in registers. Codes are exact in f32; where a

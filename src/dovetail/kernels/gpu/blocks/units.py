@@ -53,7 +53,7 @@ class BitMoves:
 
     @staticmethod
     def of(slow: Callable[[Array], Array], size: int) -> BitMoves | None:
-        """What a function does to blocks [blocks, size] of bytes; None where bits do not say it one by one."""
+        """Return how a function moves bits of blocks [blocks, size] of bytes; None where it does more than that."""
         bits = np.arange(8 * size)
         alone = np.zeros((1 + len(bits), size), np.uint8)
         alone[1 + bits, bits // 8] = 1 << (bits % 8)

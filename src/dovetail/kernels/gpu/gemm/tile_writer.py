@@ -96,7 +96,7 @@ class TileWriter(ABC):
     _partial: Tensor | None = None
     """Where sums go, if not to results."""
     squares: WrittenSquares | None = None
-    """What is left for the norm after this product; None where that is nothing."""
+    """Squares for the norm after this product; None where there is none."""
     heads: Sequence[Heads] = ()
     """What heads of the product become, in place of its results."""
 
@@ -122,7 +122,7 @@ class TileWriter(ABC):
         """The results at an index, which has the axes of the batch, a row and a column."""
 
     def finished(self, tiled: Tiled, parts: int = 1) -> Job:
-        """The job; where k goes in parts, a kernel leaves sums of each in the workspace and a second adds them up."""
+        """Return the job; with split-K a kernel stores the sums of each part in the workspace, and one adds them."""
         if tiled.spans is not None:
             return self._in_spans(tiled, tiled.spans)
         kernel = self._tiles(tiled, parts)

@@ -112,7 +112,7 @@ class Producer:
     end: Sequence[Statement] = ()
     """What it does after its last tile."""
     ahead: Sequence[Statement] = ()
-    """What those that multiply load for a tile before its sums."""
+    """What consumer warps load for a tile before its main loop."""
     overlap: Overlap | None = None
     """How others do something else while they multiply; None where they cannot."""
 

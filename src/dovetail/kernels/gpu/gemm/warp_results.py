@@ -48,7 +48,7 @@ class WarpResults:
     each: int = CHUNK
     """Neighbours of a thread in a line; 1 where lines of the result are not aligned."""
     squares: WrittenSquares | None = None
-    """What is left for a norm after this product; None where that is nothing."""
+    """Squares for a norm after this product; None where there is none."""
 
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them."""

@@ -1,7 +1,7 @@
-"""Products of a part of a resident kernel, or of a launch of few rows: a tile whose factors are whole in shared memory.
+"""A GEMM of few rows whose factors are whole in shared memory: a part of a persistent kernel, or a launch.
 
-Weights arrive while blocks wait for the part or the kernel before, as they need nothing of it. What is left after that
-wait is one read of the rows of a tile, or a norm of them, and the products of all of k. A block has one tile, so that
+Weights arrive while blocks wait for the part or the kernel before, as they need nothing of it. After
+that wait it reads the rows of a tile once, or norms them, and multiplies all of k. A block has one tile, so that
 tiles are as small as leaves no multiprocessor without one.
 """
 

@@ -42,7 +42,7 @@ SHARING = 8
 FEW = 8
 """Columns up to which no two threads have the same k, so that each needs what it has received itself alone."""
 MOST_WORDS = 96
-"""Words of weights that a thread loads before it has the row: in a resident kernel it has 232 registers."""
+"""Words of weights that a thread loads before it has the row: in a persistent kernel it has 232 registers."""
 MOST_REGISTERS = 150
 """Registers of weights before a thread has the row. Words that leave some free are widened to f32 then."""
 CHAINS = 4
@@ -221,7 +221,7 @@ class RowProducts:
 
     def _added(self, planes: Tensor) -> list[Statement]:
         """Add up what the lanes of a column have. In each exchange a lane keeps half of its columns and gives the other
-        half away; a column that is left over stays in both lanes, and one of them stores it."""
+        half away; an odd column stays in both lanes, and one of them stores it."""
         statements: list[Statement] = []
         kept: list[list[Expr]] = [[] for _ in range(self._own)]
         sums, columns = [_sum(c, 0) for c in range(self._own)], list[Expr](map(Extent, range(self._own)))
@@ -240,7 +240,7 @@ class RowProducts:
                 statements.append(FromLane("other", "given", partner, f32))
                 statements.append(Set(low.name, plus(Name("kept", f32), Name("other", f32))))
                 columns[i] = Call("where", (is_upper, columns[i + half], columns[i]), i64)
-                # Of a pair the upper one alone may be left over from an exchange before.
+                # Of a pair the upper one alone may remain from an exchange before.
                 is_lower = Call("equal", (remainder(divided(LANE, distance), 2), ZERO), bool_)
                 kept[i] = [Call("bit_or", (is_lower, both(*kept[i + half])), bool_)] if kept[i + half] else []
             for i, last in enumerate(sums[2 * half :], 2 * half):

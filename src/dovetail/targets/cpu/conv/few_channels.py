@@ -21,7 +21,7 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
@@ -110,9 +110,9 @@ class _Patch(PixelSource[FewChannelsArgs]):
             )  # fmt: skip
 
 
-def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def few_channels(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution with few channels, a large window and many pixels."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=False)
+    tile = broadcast_tile_of(device, problem.filters, conv.epilogue, equidistant=False)
     limits = LIMITS.few_channels
     fewest = limits.fewest_sums * device.lanes
     if (other := between("sums_stay_in_l1", problem.sums, fewest, limits.most_sums)) is not None:
@@ -122,8 +122,8 @@ def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) ->
     if not is_filled(problem.filters, tile):
         return not_filled(problem.filters, tile)
     tiler = FewChannels(problem, tile)
-    made = Candidate(packed(found, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")
-    return [made] if problem.is_level else LEVEL
+    candidate = Candidate(packed(conv, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")
+    return [candidate] if problem.is_level else LEVEL
 
 
 @dataclass(frozen=True, slots=True)

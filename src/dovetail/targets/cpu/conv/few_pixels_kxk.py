@@ -19,7 +19,7 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
@@ -135,9 +135,9 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
                 )  # fmt: skip
 
 
-def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def few_pixels_kxk(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution with few pixels, many filters and a window of several taps."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
+    tile = broadcast_tile_of(device, problem.filters, conv.epilogue, equidistant=True)
     limits = LIMITS.few_pixels_kxk
     if problem.geometry.is_point:
         return Refused("pixels_are_strided_or_see_several", "one, its own")
@@ -151,8 +151,8 @@ def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) 
     if not is_filled(problem.filters, tile):
         return not_filled(problem.filters, tile)
     tiler = FewPixelsKxk(problem, tile)
-    made = Candidate(packed(found, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")
-    return [made] if problem.is_level else LEVEL
+    candidate = Candidate(packed(conv, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")
+    return [candidate] if problem.is_level else LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,13 +328,13 @@ def broadcast_tile_of(device: CpuDevice, filters: int, epilogue: Epilogue, *, eq
 
 
 def broadcast_tiles(tile: RegisterTile) -> Function:
-    """Register tiles of every number of pixels, as one function that is told how many."""
+    """Register tiles of every number of pixels, as one function with their number as an argument."""
     members = {pixels: broadcast_tile(tile, pixels) for pixels in range(1, tile.pixels + 1)}
     return one_of(_signature(tile).name, members)
 
 
 def _signature(tile: RegisterTile, pixels: int | None = None) -> Signature:
-    """One register tile, or with `pixels` None the function that is told how many."""
+    """One register tile, or with `pixels` None the function that takes their number."""
     name = f"places_tile.{tile.device.lanes}.{tile.filters}{'' if tile.point else '.listed'}"
     apart = Parameter("i64", "apart") if tile.point else Parameter("ptr", "apart", "noalias readonly")
     which = () if pixels is not None else (Parameter("i64", "which"),)

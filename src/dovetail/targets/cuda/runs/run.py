@@ -33,8 +33,8 @@ from dovetail.targets.gpu.steps import (
     has_late_sizes,
     kernels_by_step,
     locations_of,
+    needed_steps,
     placed,
-    wanted_steps,
 )
 from dovetail.targets.gpu.stored import Steps
 from dovetail.targets.runtime.arrays.memory import Memory
@@ -177,7 +177,7 @@ class CudaGraph:
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
-        needed = wanted_steps(plan, steps)
+        needed = needed_steps(plan, steps)
         memory.run(needed)
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []

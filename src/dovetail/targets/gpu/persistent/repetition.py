@@ -70,7 +70,7 @@ def longest_repetition(keys: Sequence[Hashable]) -> Repetition | None:
 
 def key_of(kernels: Kernels) -> Hashable:
     """What a step shares with those that it repeats."""
-    return None if kernels is None else tuple([made.kernel.identity for made in kernels])
+    return None if kernels is None else tuple([kernel.kernel.identity for kernel in kernels])
 
 
 __all__ = ["LEAST_PASSES", "Repetition", "Steps", "key_of", "longest_repetition"]
