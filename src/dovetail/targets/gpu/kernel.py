@@ -1,4 +1,4 @@
-"""A kernel of a step on an NVIDIA GPU: what selection makes, the store keeps and a run launches."""
+"""A kernel of a step on a GPU: what selection makes, the store keeps and a run launches."""
 
 from __future__ import annotations
 
