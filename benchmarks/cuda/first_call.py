@@ -61,7 +61,7 @@ def child(model: str, cache: str, state: str) -> None:
     kernels = {"LLVM": longest("ptx"), "assembler": longest("assembled")}
     if state == "started":
         begun = time.perf_counter()
-        driver.driver()
+        driver()
         told["driver"] = time.perf_counter() - begun
     clock = [time.perf_counter()]
     program = dovetail.compile(model, target="cuda", cache=cache)
