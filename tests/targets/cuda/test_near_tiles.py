@@ -122,7 +122,7 @@ def test_weights_and_constants_come_while_blocks_wait() -> None:
 
 @pytest.mark.usefixtures("_barriers")
 def test_rows_that_a_block_would_overwrite_are_normed_in_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_disturbed(_: PersistentRuns, made: GpuKernel, _inner: object) -> bool:
+    def is_disturbed(_: PersistentRuns, made: GpuKernel) -> bool:
         return bool(made.reread)
 
     monkeypatch.setattr(PersistentRuns, "_is_disturbed", is_disturbed)

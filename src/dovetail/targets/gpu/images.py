@@ -1,4 +1,4 @@
-"""Images on NVIDIA GPUs: which steps are convolutions and pools, and when channels are innermost."""
+"""Images on GPUs: which steps are convolutions and pools, and when channels are innermost."""
 
 from __future__ import annotations
 

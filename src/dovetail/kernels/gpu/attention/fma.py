@@ -16,9 +16,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32
 from dovetail.kernels.gpu.attention.masks import shown
 from dovetail.kernels.gpu.attention.results import inverse_of
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, ScoreLayout, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
-from dovetail.kernels.gpu.attention.tile import FmaTile
+from dovetail.kernels.gpu.attention.tile import FmaAttendTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
 from dovetail.kernels.gpu.gemm.block_tile import spread_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.pipeline import Groups, Operand, Pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, StagedOperand
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -64,17 +64,17 @@ OTHERS = (2, 4, 8, 16)
 """How far lanes are apart that have the same queries."""
 
 
-def pitch_of(tile: FmaTile) -> int:
+def pitch_of(tile: FmaAttendTile) -> int:
     """Elements from a query, or a key, to the next one: neighbours start in different banks."""
     return tile.d + VECTOR
 
 
-def weights_pitch_of(tile: FmaTile) -> int:
+def weights_pitch_of(tile: FmaAttendTile) -> int:
     """The same of weights: 16 keys of two neighbouring queries are in all banks."""
     return tile.keys + ACROSS
 
 
-def fma_bytes(tile: FmaTile) -> int:
+def fma_bytes(tile: FmaAttendTile) -> int:
     """Shared memory of a block."""
     of_keys = tile.keys * (pitch_of(tile) + tile.dv)
     return (tile.rows * (pitch_of(tile) + weights_pitch_of(tile)) + of_keys) * f32.itemsize
@@ -91,31 +91,31 @@ def key_of(number: Expr) -> Expr:
     return add(divided(LANE, 2), mul(number, Extent(ACROSS)))
 
 
-def sums_of(tile: FmaTile) -> Tensor:
+def sums_of(tile: FmaAttendTile) -> Tensor:
     """The sums of a lane: queries, then columns."""
     return private("sums", f32, ROWS, tile.dv // ACROSS)
 
 
-def neighbours_of(tile: FmaTile) -> int:
+def neighbours_of(tile: FmaAttendTile) -> int:
     """Neighbouring columns of the values that a lane has; as many are 16 times as far on."""
     return next(n for n in (VECTOR, 2, 1) if tile.dv % (ACROSS * n) == 0)
 
 
-def columns_of(tile: FmaTile) -> list[tuple[Expr, ...]]:
+def columns_of(tile: FmaAttendTile) -> list[tuple[Expr, ...]]:
     """The columns of the values that a lane has, by the axes of `by_lane`."""
     width = neighbours_of(tile)
     groups = tile.dv // (ACROSS * width)
     return [(Extent(g), divided(LANE, 2), Extent(e)) for g in range(groups) for e in range(width)]
 
 
-def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
+def by_lane(tensor: Tensor, tile: FmaAttendTile) -> Tensor:
     """A tensor with columns as its last axis as one with axes of groups, lanes and neighbours in its place: with the
     sum of all LLVM sees no vectors."""
     (*front, last), width = tensor.strides, neighbours_of(tile)
     return replace(tensor, strides=(*front, ACROSS * width * last, width * last, last))
 
 
-def fma_written(tile: FmaTile) -> list[Statement]:
+def fma_written(tile: FmaAttendTile) -> list[Statement]:
     """Store the accumulators of a block: as results, or as a partial sum."""
     statements: list[Statement] = []
     for row in tile.lane_rows:
@@ -124,7 +124,7 @@ def fma_written(tile: FmaTile) -> list[Statement]:
     return statements
 
 
-def _result(tile: FmaTile, number: int) -> list[Statement]:
+def _result(tile: FmaAttendTile, number: int) -> list[Statement]:
     """The results of a query."""
     a, row = tile.problem, tile.lane_rows[number]
     target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
@@ -136,19 +136,19 @@ def _result(tile: FmaTile, number: int) -> list[Statement]:
     return statements
 
 
-def _fits(tile: FmaTile, number: int) -> bool:
+def _fits(tile: FmaAttendTile, number: int) -> bool:
     """Whether the result has a column in all lanes."""
     group = ACROSS * neighbours_of(tile)
     return (number // neighbours_of(tile) + 1) * group <= tile.problem.dv
 
 
-def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
+def _index(tile: FmaAttendTile, column: tuple[Expr, ...]) -> Expr:
     """The number of a column."""
     (group, lane, neighbour), width = column, neighbours_of(tile)
     return add(add(mul(group, Extent(ACROSS * width)), mul(lane, Extent(width))), neighbour)
 
 
-def _partial_stored(tile: FmaTile, number: int) -> list[Statement]:
+def _partial_stored(tile: FmaAttendTile, number: int) -> list[Statement]:
     """Store a query's partial result in the workspace: accumulators, the largest score and the total."""
     row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
@@ -166,10 +166,10 @@ CHUNKS_AT_ONCE = 2
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
-class FmaScores(Layout):
+class FmaScores(ScoreLayout):
     """Scores in registers without tensor cores: a lane has eight queries and every sixteenth key."""
 
-    def __init__(self, block: FmaTile, weights: Tensor) -> None:
+    def __init__(self, block: FmaAttendTile, weights: Tensor) -> None:
         self.block, self.numerics = block, block.numerics
         self._weights, self._count = weights, block.keys // ACROSS
         self._scores = private("scores", f32, ROWS, self._count)
@@ -195,9 +195,9 @@ class FmaScores(Layout):
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
 
-    block: FmaTile
+    block: FmaAttendTile
 
-    def __init__(self, sources: AttendSources, tile: FmaTile, resident: int) -> None:
+    def __init__(self, sources: AttendSources, tile: FmaAttendTile, resident: int) -> None:
         super().__init__(sources, tile)
         self._resident = resident
         """Blocks of a multiprocessor at once."""
@@ -256,10 +256,10 @@ class FmaAttend(AttendWriter):
     def steps(self) -> Pipeline:
         """Values are copied while scores are computed, and the next keys while values are added up."""
         operands = (
-            Operand(partial(self._loaded, "k"), lambda number, stage: [*self._scored(), *self._weights()]),
-            Operand(partial(self._loaded, "v"), lambda number, stage: self._summed()),
+            StagedOperand(partial(self._loaded, "k"), lambda number, stage: [*self._scored(), *self._weights()]),
+            StagedOperand(partial(self._loaded, "v"), lambda number, stage: self._summed()),
         )
-        return Pipeline(1, self._rounds(), operands, Groups(ahead=1), is_rolled=True)
+        return Pipeline(1, self._rounds(), operands, CopyGroups(ahead=1), is_rolled=True)
 
     def _written(self) -> list[Statement]:
         return fma_written(self.block)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attention.masks import HeldMasks, ranges_seen, shown
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, times
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, ScoreLayout, f32_name, times
 from dovetail.kernels.gpu.attention.tile import AttendTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
@@ -101,7 +101,7 @@ def narrowed(block: AttendTile) -> Statement:
     return unrolled("step", count, NarrowMatrices(weights, at, scores, at))
 
 
-class FragmentScores(Layout, HeldMasks):
+class FragmentScores(ScoreLayout, HeldMasks):
     """Scores in fragments of matrix instructions: four neighbouring lanes have a query, two of each eight keys each."""
 
     def __init__(self, block: AttendTile) -> None:

@@ -40,7 +40,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     rolled,
     unrolled,
 )
-from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, Groups, Operand, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, CopyGroups, Pipeline, StagedOperand, pipeline
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -118,9 +118,9 @@ class GroupRounds:
         """Rounds: what is copied for one are its values, and the keys of the round after it."""
         few = self.block.few_rounds
         if few:
-            by = Groups(refill="never", is_fenced=True, committed=1 if queries else 0)
+            by = CopyGroups(refill="never", is_fenced=True, committed=1 if queries else 0)
             return pipeline(few, few, self._first_copied, partial(self._few_used, queries), by, is_named=True)
-        return pipeline(TILES, count, self._copied, self._used, Groups(is_fenced=True), first=self._first_copied)
+        return pipeline(TILES, count, self._copied, self._used, CopyGroups(is_fenced=True), first=self._first_copied)
 
     def _first_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         """The values of a first round, and the keys of the one after it if there is one."""
@@ -249,13 +249,15 @@ class WarpKeys:
         every = partial(copied, ("k", "v"))
         if self.block.buffers > 1:
             use = partial(used, [where_keys(*scored, *weights, *summed), *moved])
-            by = Groups(refill="before", barrier=WarpBarrier())
+            by = CopyGroups(refill="before", barrier=WarpBarrier())
             return pipeline(self.block.buffers, count, every, use, by, stage_of=self._stage_of)
         operands = (
-            Operand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
-            Operand(partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]),
+            StagedOperand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
+            StagedOperand(
+                partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]
+            ),
         )
-        by = Groups(refill="after", barrier=WarpBarrier())
+        by = CopyGroups(refill="after", barrier=WarpBarrier())
         return Pipeline(1, count, operands, by, first=every, stage_of=self._stage_of)
 
     @property

@@ -14,7 +14,16 @@ from dataclasses import replace
 from dovetail.ir.dtype import bool_, f32, u16, u32, u64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.softmax import (
+    At,
+    LaneRow,
+    Numerics,
+    ScoreLayout,
+    f32_name,
+    started,
+    times,
+    with_lane,
+)
 from dovetail.kernels.gpu.attention.tile import LaneTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, SharedTile, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import CHUNK
@@ -47,7 +56,7 @@ _OF_VALUES = (u16, u32, u64, u64)
 """Words of 1, 2 and 4 columns."""
 
 
-class LaneKeys(Layout, HeldMasks):
+class LaneKeys(ScoreLayout, HeldMasks):
     """What a warp does with the keys and values of a round: scores are summed by neighbouring lanes."""
 
     merges_late = True

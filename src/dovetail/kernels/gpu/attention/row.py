@@ -26,8 +26,8 @@ from dovetail.kernels.gpu.attention.masks import masked
 from dovetail.kernels.gpu.attention.softmax import (
     At,
     LaneRow,
-    Layout,
     Numerics,
+    ScoreLayout,
     f32_name,
     merged,
     minus,
@@ -329,7 +329,7 @@ def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class RowWriter:
+class RowAttend:
     """The job of one attention."""
 
     tile: RowTile
@@ -512,12 +512,12 @@ class RowWriter:
         return masked(of, self.tile.numerics, f32_name(f"score{r}_{u}"), mask, [seen])
 
 
-class OneScore(Layout):
+class OneScore(ScoreLayout):
     """The score of one key, which all lanes that share it have; other lanes have an online softmax of their own."""
 
     sums_late = True
 
-    def __init__(self, writer: RowWriter, number: int) -> None:
+    def __init__(self, writer: RowAttend, number: int) -> None:
         self.numerics, self._writer, self._number = writer.tile.numerics, writer, number
 
     def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
@@ -545,7 +545,7 @@ def offer_paged(
         return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {vector}")
     if not isinstance(a.queries, int) or a.queries * max(a.d, a.dv) > MOST_FEATURES:
         return Refused("queries_fit_registers", f"{a.queries} of {max(a.d, a.dv)}", f"at most {MOST_FEATURES} features")
-    writer = RowWriter(RowTile.of(a, device, LAUNCH), device, {}, frozenset(aligned))
+    writer = RowAttend(RowTile.of(a, device, LAUNCH), device, {}, frozenset(aligned))
     return Offer(lambda: writer.job(bindings), name="attend_paged")
 
 
@@ -557,7 +557,7 @@ def _job(
     aligned: frozenset[str] = frozenset(),
 ) -> Job:
     device = of.device or H200
-    return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
+    return RowAttend(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
 __all__ = [

@@ -141,7 +141,7 @@ def started(rows: Sequence[LaneRow]) -> list[Statement]:
     return [s for row in rows for s in (Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32)))]
 
 
-class Layout(ABC):
+class ScoreLayout(ABC):
     """Which lane has which score of a round, and the online softmax of them."""
 
     numerics: Numerics
@@ -283,8 +283,8 @@ __all__ = [
     "MINUS_INFINITY",
     "At",
     "LaneRow",
-    "Layout",
     "Numerics",
+    "ScoreLayout",
     "f32_name",
     "largest",
     "merged",

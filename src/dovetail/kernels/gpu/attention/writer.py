@@ -54,7 +54,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.order.passes import in_passes
-from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import STAGE, STEP, CopyGroups, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -286,8 +286,8 @@ class AttendWriter:
         if not self.copies:
             return pipeline(1, self._rounds(), *work, Stores(), meanwhile=seen)
         if self.block.is_one_round:
-            return pipeline(1, 1, *work, Groups(refill="never"), meanwhile=seen)
-        by = Groups(refill="before")
+            return pipeline(1, 1, *work, CopyGroups(refill="never"), meanwhile=seen)
+        by = CopyGroups(refill="before")
         return pipeline(2, self._rounds(), *work, by, stage_of=self._stage, meanwhile=seen)
 
     def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
@@ -392,7 +392,7 @@ class GroupAttend(AttendWriter):
     @property
     def steps(self) -> Pipeline:
         """Rounds of keys and values of warpgroups that wait for themselves alone."""
-        by = Groups(refill="before", barrier=WarpBarrier(GROUP_WARPS), is_fenced=True)
+        by = CopyGroups(refill="before", barrier=WarpBarrier(GROUP_WARPS), is_fenced=True)
         first = super()._copied
         seen = SeenAhead(self.block).loaded() if self.block.sees_ahead else seen_loaded(self.block, STEP)
         arguments = 2, self._rounds(), self._copied, self._weighted, by

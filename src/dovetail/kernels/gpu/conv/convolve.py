@@ -69,7 +69,7 @@ def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     refused = _not_copied(conv, of.locations)
     if refused is not None and not conv.is_point:
         return refused
-    writer = Writer(of.step, conv, of.locations, of.device or H200, "copied", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "copied", of.request)
     return Offer(writer.job, writer.cost) if all(writer.dense_axes()) else Refused("factors_are_aligned")
 
 
@@ -78,7 +78,7 @@ def offer_gathered(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     conv = _on_tensor_cores(of)
     if isinstance(conv, Refused):
         return conv
-    writer = Writer(of.step, conv, of.locations, of.device or H200, "gathered", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "gathered", of.request)
     return Offer(writer.job, writer.cost)
 
 
@@ -90,7 +90,7 @@ def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     multiplies = instruction_for(_device(of).matrix_instructions, conv.x.dtype) is not None
     if conv.x.dtype in TENSOR_CORE_DTYPES and multiplies:
         return Refused("tensor_cores_lack_the_dtype", conv.x.dtype.name)
-    writer = Writer(of.step, conv, of.locations, of.device or H200, "fma", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "fma", of.request)
     return Offer(writer.job, writer.cost)
 
 
@@ -123,7 +123,7 @@ def _not_copied(of: Windowed, locations: TensorLocations) -> Refused | None:
     return None
 
 
-class Writer(TileWriter):
+class ConvWriter(TileWriter):
     """The job of one convolution while it is put together."""
 
     name = "convolve"

@@ -16,7 +16,7 @@ from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.conv.convolve import FEWEST_RESULTS, TENSOR_CORE_DTYPES, Writer
+from dovetail.kernels.gpu.conv.convolve import FEWEST_RESULTS, TENSOR_CORE_DTYPES, ConvWriter
 from dovetail.kernels.gpu.conv.packed_filters import FoldedFilters
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.fragments import Coordinate, Factor, Gather, is_multiple
@@ -96,7 +96,7 @@ class _Fold:
         return prod(self.taps[:-1]) * -(-self.line // DEPTH) * DEPTH
 
 
-class FoldedWriter(Writer):
+class FoldedWriter(ConvWriter):
     """The job of one convolution of a few channels."""
 
     def __init__(

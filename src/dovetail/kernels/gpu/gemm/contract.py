@@ -39,7 +39,7 @@ from dovetail.plan.plan import Step
 _LEFT, _RIGHT = "left", "right"
 
 
-class Writer(TileWriter):
+class GemmWriter(TileWriter):
     """The job of one contraction while it is put together."""
 
     name = "contract"
@@ -150,4 +150,4 @@ class Writer(TileWriter):
             yield Store(Tensor(f"y{i}", result.dtype, strides), at, value)
 
 
-__all__ = ["Writer"]
+__all__ = ["GemmWriter"]

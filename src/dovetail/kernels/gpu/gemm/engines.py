@@ -21,7 +21,7 @@ from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.blocks.packed_tiles import PackedTiles
 from dovetail.kernels.gpu.blocks.stream import BlockStream
 from dovetail.kernels.gpu.blocks.units import has_known_blocks, units_of
-from dovetail.kernels.gpu.gemm.contract import Writer
+from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.fma import FmaTile
 from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE, with_warps_of
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
@@ -51,7 +51,7 @@ from dovetail.kernels.spec import Job, Packed
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class GemmSchedule:
     """A GEMM as an engine computes it."""
 
     engine: StreamTile | NearTile | PipelinedTile | TensorCoreTile | FmaTile | BlockStream | CopiedBlocks
@@ -66,7 +66,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RightLayout:
     """Right operands as a tile copies them."""
 
     rights: list[Factor]
@@ -79,7 +79,7 @@ class Layout:
 class Gemm:
     """A GEMM as engines see it: its operands and axes, and what several engines ask of it, computed once."""
 
-    def __init__(self, writer: Writer, blocks: BlockProduct | None = None, left: DType | None = None) -> None:
+    def __init__(self, writer: GemmWriter, blocks: BlockProduct | None = None, left: DType | None = None) -> None:
         """`left` is the dtype of left rows that take the place of the operand."""
         self.writer, self.blocks, self.device, self.request = writer, blocks, writer.device, writer.request
         contraction = writer.contraction
@@ -143,15 +143,15 @@ class Gemm:
         return self.right_axes[0] if self.left_axis and len(set(self.right_axes)) == 1 else ""
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> RightLayout:
         """The right operands of a tile, transposed when they are bound where that gains, and the tile of a producer."""
         tile, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.rights, self.right_axis, {}, tile)
+        own = RightLayout(self.rights, self.right_axis, {}, tile)
         if isinstance(self.dtype, Refused):
             # Lanes read elements along k together, and those along columns one by one.
             is_transposed = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
             rights = self.writer.transposed(pack) if is_transposed else None
-            return own if rights is None else Layout(rights, "k", self.packed(pack), tile)
+            return own if rights is None else RightLayout(rights, "k", self.packed(pack), tile)
         has_none = isinstance(tile, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
@@ -166,7 +166,7 @@ class Gemm:
                 return own
             if not gains_by_transposing(tile, other, sizes, self.streams, self.device, self.request):
                 return own
-        return Layout(rights, "k", self.packed(pack), other)
+        return RightLayout(rights, "k", self.packed(pack), other)
 
     @property
     def is_short(self) -> bool:
@@ -262,13 +262,13 @@ class Gemm:
         known = *sizes, self.streams, self.device, self.request
         return cycles_of(tile, *known, has_producer=has_producer, parts=split_k, itemsize=item)
 
-    def job(self, schedule: Schedule) -> Job:
+    def job(self, schedule: GemmSchedule) -> Job:
         """The kernels of a schedule."""
         self.writer.bindings |= schedule.packed
         return self.writer.finished(schedule.tiled(), schedule.split_k)
 
 
-def gemv_ring(of: Gemm) -> Schedule | Refused:
+def gemv_ring(of: Gemm) -> GemmSchedule | Refused:
     """Few rows, whose packed weights are a ring of stages that bulk copies fill."""
     if isinstance(of.skinny, Refused):
         return of.skinny
@@ -282,10 +282,10 @@ def gemv_ring(of: Gemm) -> Schedule | Refused:
     ring = replace(ring, rights=[ring.packed(*one) for one in each])
     operands = map(of.writer.contraction.operand, of.writer.contraction.rights)
     packed = {of.writer.names[v]: Packed(v, ring.pack.layout, ring.pack) for v in operands}
-    return Schedule(ring, ring.tiled, packed=packed)
+    return GemmSchedule(ring, ring.tiled, packed=packed)
 
 
-def gemv_threads(of: Gemm) -> Schedule | Refused:
+def gemv_threads(of: Gemm) -> GemmSchedule | Refused:
     """One row, by multiply-adds of threads."""
     if isinstance(of.skinny, Refused):
         return of.skinny
@@ -294,18 +294,18 @@ def gemv_threads(of: Gemm) -> Schedule | Refused:
     if row is None:
         expected = "one row where tensor cores lower the clock, with weights that bulk copies bring"
         return Refused("threads_multiply_as_fast", f"{of.rows} rows", expected)
-    return Schedule(row, row.tiled, packed={} if pack is None else of.packed(pack))
+    return GemmSchedule(row, row.tiled, packed={} if pack is None else of.packed(pack))
 
 
-def gemv(of: Gemm) -> Schedule | Refused:
+def gemv(of: Gemm) -> GemmSchedule | Refused:
     """Few rows, by tensor cores."""
     if isinstance(of.skinny, Refused):
         return of.skinny
     tile, pack = of.skinny
-    return Schedule(tile, tile.tiled, packed={} if pack is None else of.packed(pack))
+    return GemmSchedule(tile, tile.tiled, packed={} if pack is None else of.packed(pack))
 
 
-def gemm_shared(of: Gemm) -> Schedule | Refused:
+def gemm_shared(of: Gemm) -> GemmSchedule | Refused:
     """A part of a persistent kernel, or a launch of few rows, whose operands are whole in shared memory."""
     if isinstance(of.dtype, Refused):
         return of.dtype
@@ -317,13 +317,13 @@ def gemm_shared(of: Gemm) -> Schedule | Refused:
     tile = NearTile.of(of.dtype, of.left, of.rights, axes, sizes, of.device, of.request)
     if tile is None:
         return Refused("a_block_has_one_tile", f"{of.rows} rows, {of.columns} columns, {of.depth} of k", _ONE_TILE)
-    return Schedule(tile, lambda: tile.tiled(of.device), cycles=tile.cycles(of.device))
+    return GemmSchedule(tile, lambda: tile.tiled(of.device), cycles=tile.cycles(of.device))
 
 
 _ONE_TILE = "tiles for all blocks at once that fit shared memory"
 
 
-def gemm_tma(of: Gemm) -> Schedule | Refused:
+def gemm_tma(of: Gemm) -> GemmSchedule | Refused:
     """Warpgroups (wgmma) whose operands a warp copies with the TMA."""
     layout = of.layout
     if isinstance(of.dtype, Refused):
@@ -336,10 +336,10 @@ def gemm_tma(of: Gemm) -> Schedule | Refused:
     engine = PipelinedTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
     engine = engine.at_once(of.rows, of.columns, of.device)
     cycles = of.cycles(tile, split_k, has_producer=True)
-    return Schedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
+    return GemmSchedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
 
 
-def gemm_cp_async(of: Gemm) -> Schedule | Refused:
+def gemm_cp_async(of: Gemm) -> GemmSchedule | Refused:
     """Warps or warpgroups that copy operands themselves, with cp.async or element by element, by any instruction."""
     by = of.instruction
     if isinstance(by, Refused):
@@ -351,46 +351,46 @@ def gemm_cp_async(of: Gemm) -> Schedule | Refused:
     early = of.early if by in MMA else ()
     engine = TensorCoreTile(tile, by, of.left, layout.rights, *axes, of.depth, split_k, early)
     cycles = of.cycles(tile, split_k, has_producer=False)
-    return Schedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
+    return GemmSchedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
 
 
-def gemm_fma(of: Gemm) -> Schedule | Refused:
+def gemm_fma(of: Gemm) -> GemmSchedule | Refused:
     """Multiply-adds of threads."""
     if not isinstance(of.warp_tile, Refused):
         return Refused("tensor_cores_lack_the_dtype", ", ".join([d.name for d in of.dtypes]))
     writer = of.writer
     axes = [factor.dense_axis(writer.alignment(factor), (writer.sums,)) for factor in (of.left, *of.rights)]
     engine, cycles = FmaTile.best(of.left, of.rights, axes, product(of.batch), writer.sums, of.device, of.request)
-    return Schedule(engine, lambda: engine.tiled(of.device, cycles), engine.parts, cycles=cycles)
+    return GemmSchedule(engine, lambda: engine.tiled(of.device, cycles), engine.parts, cycles=cycles)
 
 
-def blocks_copied(of: Gemm) -> Schedule | Refused:
+def blocks_copied(of: Gemm) -> GemmSchedule | Refused:
     """One row with weights in blocks, which bulk copies bring."""
     rights = of.block_rights
     tile = None if of.batch or not of.has_unit_lanes else CopiedBlocks.of(of.left, rights, of.device, of.request)
     if tile is None:
         expected = "one row of f32, where launches overlap, and columns that fit shared memory"
         return Refused("bulk_copies_bring_blocks", f"{of.rows} rows, {of.columns} columns", expected)
-    return Schedule(tile, tile.tiled, packed=of.packed_blocks(tile.pack))
+    return GemmSchedule(tile, tile.tiled, packed=of.packed_blocks(tile.pack))
 
 
-def blocks_stream(of: Gemm) -> Schedule | Refused:
+def blocks_stream(of: Gemm) -> GemmSchedule | Refused:
     """Few rows with weights in blocks, which threads read as they are."""
     rights = of.block_rights
     tile = None if of.batch or not of.has_unit_lanes else BlockStream.of(of.left, rights, of.device, of.request)
     if tile is None:
         return Refused("rows_are_few", "a batch" if of.batch else str(of.rows), "few rows that fit shared memory")
-    return Schedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
+    return GemmSchedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
 
 
-def blocks_fma(of: Gemm) -> Schedule | Refused:
+def blocks_fma(of: Gemm) -> GemmSchedule | Refused:
     """Weights in blocks that threads expand to shared memory."""
     rights = of.block_rights
     engine = FmaTile(with_warps_of(BLOCKS_SHAPE, of.device), f32, of.left, rights, [""] * (1 + len(rights)), of.depth)
-    return Schedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
+    return GemmSchedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
 
 
-Engine: TypeAlias = Callable[[Gemm], Schedule | Refused]
+Engine: TypeAlias = Callable[[Gemm], GemmSchedule | Refused]
 DENSE: Mapping[str, Engine] = {
     "gemv_ring": gemv_ring,
     "gemv_threads": gemv_threads,
@@ -410,22 +410,22 @@ BLOCKS: Mapping[str, Engine] = {
 _SKINNY = (gemv_ring, gemv_threads, gemv)
 
 
-def first(engines: Iterable[Engine], of: Gemm) -> Schedule | Refused:
+def first(engines: Iterable[Engine], of: Gemm) -> GemmSchedule | Refused:
     """The schedule of the first engine that fits, or what refuses the last one."""
-    schedule: Schedule | Refused = Refused("engines_are_listed", "none")
+    schedule: GemmSchedule | Refused = Refused("engines_are_listed", "none")
     for engine in engines:
         schedule = engine(of)
-        if isinstance(schedule, Schedule):
+        if isinstance(schedule, GemmSchedule):
             break
     return schedule
 
 
-def skinny_schedule(of: Gemm) -> Schedule | Refused:
+def skinny_schedule(of: Gemm) -> GemmSchedule | Refused:
     """That of few rows."""
     return first(_SKINNY, of)
 
 
-def dense_schedule(of: Gemm) -> Schedule | Refused:
+def dense_schedule(of: Gemm) -> GemmSchedule | Refused:
     """That of the engine that the selection table takes."""
     return first(DENSE.values(), of)
 
@@ -450,7 +450,7 @@ def gemm_of(of: StepProblem[GpuDevice | None]) -> Gemm | Refused:
     odd = [d.name for d in dtypes if not contraction.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
-    return Gemm(Writer(of.step, contraction, of.locations, of.device or H200, of.request), known_blocks(of))
+    return Gemm(GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request), known_blocks(of))
 
 
 def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice | None]], Offer | Refused]:
@@ -478,7 +478,7 @@ __all__ = [
     "DENSE",
     "Engine",
     "Gemm",
-    "Schedule",
+    "GemmSchedule",
     "dense_schedule",
     "gemm_of",
     "has_blocks",

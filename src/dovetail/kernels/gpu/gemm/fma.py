@@ -33,7 +33,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.stream_k import FIRST_ROUND, ROUNDS, Spans
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Held, Pipeline, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, HeldOperands, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -248,7 +248,8 @@ class FmaTile:
         def stores(number: Expr, stage: Expr) -> list[Statement]:
             return [s for side in loaded for s in self._kept(side, stage)]
 
-        held, by = Held(loads, stores) if loaded else None, Groups(starts_rolled=True) if copied else Stores()
+        held = HeldOperands(loads, stores) if loaded else None
+        by = CopyGroups(starts_rolled=True) if copied else Stores()
         return pipeline(self._ring, rounds, copies, self._products, by, held=held, is_rolled=True)
 
     def _k(self, number: Expr) -> Expr:

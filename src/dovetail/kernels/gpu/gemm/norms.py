@@ -10,7 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.blocks.copied_blocks import CopiedBlocks
-from dovetail.kernels.gpu.gemm.contract import Writer
+from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.engines import Gemm, blocks_copied, dense_schedule, known_blocks, skinny_schedule
 from dovetail.kernels.gpu.gemm.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, ReadSquares, RowSquares, WrittenSquares
@@ -111,11 +111,11 @@ def scaled_product(
     return gemm.job(replace(schedule, tiled=lambda: tiled))
 
 
-def _writer(of: StepProblem[GpuDevice | None]) -> Writer | None:
+def _writer(of: StepProblem[GpuDevice | None]) -> GemmWriter | None:
     contraction = of.once(find_products)
     if isinstance(contraction, Refused):
         return None
-    return Writer(of.step, contraction, of.locations, of.device or H200, of.request)
+    return GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request)
 
 
 __all__ = ["normed_product", "scaled_product", "squared_product"]

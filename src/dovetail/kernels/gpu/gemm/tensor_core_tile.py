@@ -27,7 +27,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Pipeline, Step, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, StepBody, Stores, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -196,7 +196,7 @@ class TensorCoreTile:
         constants = self._copied(self.early) if self.early else None
         # A product by warpgroups may still read the stage of the step before.
         ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
-        by = Groups(ahead, is_fenced=fenced)
+        by = CopyGroups(ahead, is_fenced=fenced)
         arguments = self.stages, rounds, self._copied(_BOTH), self._products, by
         return pipeline(*arguments, constants=constants, first=self._copied(late))
 
@@ -210,7 +210,7 @@ class TensorCoreTile:
     def _done(self) -> list[Statement]:
         return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup and self.left_axis else []
 
-    def _copied(self, sides: Sequence[str]) -> Step:
+    def _copied(self, sides: Sequence[str]) -> StepBody:
         """The copies of some factors for a step."""
         threads, of = self.tile.threads, len(self.rights)
 

@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tiled import Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -190,7 +190,7 @@ class NearTile(TensorCoreTile):
         def used(number: Expr, stage: Expr) -> list[Statement]:
             return [s for step in range(self.steps) for s in self._multiplied(step)]
 
-        return pipeline(1, 1, self._weights_copied, used, Groups(refill="never"))
+        return pipeline(1, 1, self._weights_copied, used, CopyGroups(refill="never"))
 
     def _weights_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         tile, right, by_row = self.weights_tile, self.rights[0], self.right_axis == "row"

@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream_products import UNIT, StreamProducts
-from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, Groups, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, CopyGroups, Pipeline, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -290,7 +290,7 @@ class StreamTile:
         """The stages of all of k: one for each step where all weights fit, and nothing is copied later."""
         if self.bulk:
             return pipeline(1, 1, self._columns_copied, self.used, Bulk(by_one=False))
-        by = Groups(refill="never" if self.is_whole else "between")
+        by = CopyGroups(refill="never" if self.is_whole else "between")
         return pipeline(self.stages, self.rounds, self._copies, self.used, by, is_rolled=True)
 
     def body(self) -> list[Statement]:

@@ -60,7 +60,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.stream import IS_FIRST
 from dovetail.kernels.loops.uniform import Uniform
 
-__all__ = ["SIZES", "START", "VECTOR", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
+__all__ = ["SIZES", "START", "VECTOR", "HeldFactors", "PartWords", "Published", "Received", "Sent", "Words", "held"]
 
 ELEMENTS = 8
 """Elements of a lane of four matrices."""
@@ -69,7 +69,7 @@ MOST_WORDS = 112
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldFactors:
     """The products of a tile without their loads of factors that are there before the row."""
 
     allocations: tuple[Alloc, ...]
@@ -77,7 +77,9 @@ class Held:
     rest: Loop
 
 
-def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Callable[[Tensor], bool]) -> Held | None:
+def held(
+    loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Callable[[Tensor], bool]
+) -> HeldFactors | None:
     """An unrolled loop of products in two: loads of factors to registers of their own, and the rest. None where there
     are no such loads, or registers do not hold them. `is_known` tells whether an index is known before the row, given
     the variable of the loop, and `is_there` whether shared memory is filled by then."""
@@ -123,7 +125,7 @@ def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Calla
                 rest.append(s)
     dtypes = {s.target.pointer: s.target.dtype for s in loop.body if isinstance(s, LoadMatrices)}
     allocations = [Alloc(f"held_{p}", dtypes[p], turns * n * ELEMENTS, "private") for p, n in counts.items()]
-    return Held(tuple(allocations), replace(loop, body=tuple(loads)), replace(loop, body=tuple(rest)))
+    return HeldFactors(tuple(allocations), replace(loop, body=tuple(loads)), replace(loop, body=tuple(rest)))
 
 
 def loaded_ahead(

@@ -26,10 +26,10 @@ from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regi
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
+    PixelTiles,
     RegisterTile,
-    Tiles,
     broadcast_tile_of,
     broadcast_tiles,
     filters_effort,
@@ -76,7 +76,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
         with t.loop(0, self.steps) as number:
             now, then = (self._offset(t.add(number, i)) for i in range(2))
             t.store_i64(t.sub(then, now), t.element(a.moves, "i64", number))
-        self.tiles = Tiles.of(t, tile, a.out_width)
+        self.tiles = PixelTiles.of(t, tile, a.out_width)
         self.seen: Ptr = a.seen
 
     def _offset(self, number: I64) -> I64:
@@ -85,7 +85,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
         listed = t.load_i64(t.element(self.a.taps, "i64", t.srem(number, taps)))
         return t.add(t.mul(t.sdiv(number, taps), self.patch.channel), listed)
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         t, a = self.t, self.a
         with t.when(once_for(t, SCRATCH, 0, part.number)), t.loop(0, a.channels) as channel:
             image = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
@@ -93,7 +93,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
             onto = t.ptr_add(a.seen, t.mul(channel, self.patch.channel))
             write_patch(t, a, self.patch, source, onto, t.sdiv(part.start, a.out_width), I64("0"))
 
-    def runs(self, part: Part) -> Iterator[tuple[I64, I64]]:
+    def runs(self, part: PixelSpan) -> Iterator[tuple[I64, I64]]:
         """Rows."""
         t, a = self.t, self.a
         with t.loop(0, t.sdiv(part.count, a.out_width)) as row:

@@ -26,8 +26,8 @@ from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regi
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
     RegisterTile,
     filters_effort,
     filters_in_lanes,
@@ -138,7 +138,7 @@ class _Positions(PixelSource[FewPixelsArgs]):
             offset = t.add(down, t.mul(t.mul(j, a.dilation_columns), self.column_step))
             t.store_i64(offset, t.element(a.taps, "i64", t.add(t.mul(i, a.window_columns), j)))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Copy the image if it has padding, and list the positions of the pixels."""
         t, a = self.t, self.a
         source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))

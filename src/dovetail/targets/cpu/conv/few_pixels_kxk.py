@@ -24,10 +24,10 @@ from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regi
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
+    PixelTiles,
     RegisterTile,
-    Tiles,
     broadcast_tile_of,
     broadcast_tiles,
     filters_effort,
@@ -103,9 +103,9 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
         with t.loop(0, self.taps) as tap:
             t.store_i64(self.columns.offset(t, a, tap), t.element(a.taps, "i64", tap))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Pack what all channels have for some pixels."""
-        t, a, taps, tiles = self.t, self.a, self.taps, Tiles.of(self.t, self.tile, part.count)
+        t, a, taps, tiles = self.t, self.a, self.taps, PixelTiles.of(self.t, self.tile, part.count)
         with t.when(once_for(t, SCRATCH, 0, part.number)):
             source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
             first_row = t.sdiv(part.start, a.out_width)
@@ -121,7 +121,7 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
                 t.call(_PACK, within, a.taps, taps, onto, a.tile_step, tiles.count, tiles.narrow, tiles.wider)
 
     def multiply(self, at: Corner, results: Ptr) -> None:
-        t, tile, a, tiles = self.t, self.tile, self.a, Tiles.of(self.t, self.tile, at.count)
+        t, tile, a, tiles = self.t, self.tile, self.a, PixelTiles.of(self.t, self.tile, at.count)
         for piece, is_last in self.pieces(at, t.mul(a.channels, self.taps), 4 * tile.block, a.piece):
             with t.loop(0, tiles.count) as number:
                 begin = tiles.begin(t, number)

@@ -309,7 +309,7 @@ def few_results(
     return Candidate(pointers(conv, conv.w, None), tiler, lambda: few_results_code(form), "few_results")
 
 
-class Steps(Protocol):
+class WindowSteps(Protocol):
     """How far apart results are, and pixels of the window."""
 
     @property
@@ -319,7 +319,7 @@ class Steps(Protocol):
 
 
 def tile_for(
-    device: CpuDevice, groups: int, filters: int, results: Sequence[int], window: Sequence[int], apart: Steps
+    device: CpuDevice, groups: int, filters: int, results: Sequence[int], window: Sequence[int], apart: WindowSteps
 ) -> FewResultsTile | Refused:
     """The register tile for sizes of a convolution, or the condition that refuses them."""
     if groups != 1 or prod(results) >= prod(window) or 0 in results:

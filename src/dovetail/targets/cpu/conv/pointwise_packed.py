@@ -34,8 +34,8 @@ from dovetail.targets.cpu.conv.epilogue import RowTarget, activate, arguments_of
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
     RegisterTile,
     filled,
     filters_effort,
@@ -362,7 +362,7 @@ class _Packed(PixelSource[PointwisePackedArgs]):
         self.panel_bytes = t.mul(a.channels, 4 * tile.block)
         self.unbiased = replace(tile, epilogue=replace(tile.epilogue, bias=False))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Pack what the pixels of a tile see, prefetching the first weights meanwhile."""
         t, tile, a = self.t, self.tile, self.a
         with t.when(once_for(t, SCRATCH, 0, part.number)):

@@ -45,7 +45,7 @@ from dovetail.targets.gpu.loops import SHAPE
 from dovetail.targets.gpu.persistent.choice import Prices, Residency, levels_text
 from dovetail.targets.gpu.persistent.norms import NormedTiles
 from dovetail.targets.gpu.persistent.products import by_warps, request_of_parts
-from dovetail.targets.gpu.persistent.repetition import Repetition, Steps, key_of, longest_repetition
+from dovetail.targets.gpu.persistent.repetition import LaunchedSteps, Repetition, key_of, longest_repetition
 from dovetail.targets.gpu.persistent.runs import IS_APART as READ_APART
 from dovetail.targets.gpu.persistent.runs import PersistentRuns
 from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
@@ -170,7 +170,7 @@ class LaunchFusion:
             return tuple(launched)
         return tuple(in_order(own._sharing(persistent), order, [step for step, _ in steps]))
 
-    def _with_prologues(self, steps: Steps, choices: LaunchChoices) -> list[tuple[Step, Kernels]]:
+    def _with_prologues(self, steps: LaunchedSteps, choices: LaunchChoices) -> list[tuple[Step, Kernels]]:
         """Steps with those that they join."""
         joined_steps = [*steps]
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
@@ -188,7 +188,7 @@ class LaunchFusion:
                 joined_steps[index], joined_steps[index + 1] = (step, None), (after, (joined,))
         return joined_steps
 
-    def _sharing(self, steps: Steps) -> list[tuple[Step, Kernels]]:
+    def _sharing(self, steps: LaunchedSteps) -> list[tuple[Step, Kernels]]:
         """Small steps that follow each other with one kernel for all of them."""
         shared = [*steps]
         for run in self._runs(shared):
@@ -197,7 +197,7 @@ class LaunchFusion:
                 shared[i] = (shared[i][0], (kernel,) if i == run[-1] else None)
         return shared
 
-    def _as_passes(self, steps: Steps, launched: Steps) -> Steps | None:
+    def _as_passes(self, steps: LaunchedSteps, launched: LaunchedSteps) -> LaunchedSteps | None:
         """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
         parts = [*steps]
         again = longest_repetition([key_of(kernels) for _, kernels in parts])
@@ -220,8 +220,14 @@ class LaunchFusion:
         return None
 
     def _composed(
-        self, parts: list[tuple[Step, Kernels]], steps: Steps, launched: Steps, again: Repetition, *, joins: bool
-    ) -> Steps | Refused:
+        self,
+        parts: list[tuple[Step, Kernels]],
+        steps: LaunchedSteps,
+        launched: LaunchedSteps,
+        again: Repetition,
+        *,
+        joins: bool,
+    ) -> LaunchedSteps | Refused:
         """Layers as one kernel, with or without norms within the products after them."""
         NormedTiles(self.memory, self.selection, self.normed, self._kept).join(parts, again, joins=joins)
         request = request_of_parts(parts, again, self.selection)
@@ -237,7 +243,9 @@ class LaunchFusion:
             composed = self._as_one(parts, steps, launched, replace(again, covered=again.passes * again.length))
         return composed
 
-    def _as_one(self, parts: Steps, steps: Steps, launched: Steps, again: Repetition) -> Steps | Refused:
+    def _as_one(
+        self, parts: LaunchedSteps, steps: LaunchedSteps, launched: LaunchedSteps, again: Repetition
+    ) -> LaunchedSteps | Refused:
         prices = Prices(self.selection)
         seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
         least = prices.least([parts[at] for at in again.steps])
@@ -245,7 +253,7 @@ class LaunchFusion:
         if refused is not None:
             return refused  # a kernel of all layers is not made to be thrown away
 
-        def judge(kernel: Kernel, one: Steps) -> Refused | None:
+        def judge(kernel: Kernel, one: LaunchedSteps) -> Refused | None:
             return self._judge(again, seconds, prices.persistent(one, kernel) * passes, levels_text(kernel))
 
         return PersistentRuns(self.memory, self.selection).fused(parts, steps, again, judge)
@@ -307,7 +315,7 @@ class LaunchFusion:
             self.stages[key] = kernels[0] if fits else None
         return self.stages[key]
 
-    def _runs(self, steps: Steps) -> Iterator[list[int]]:
+    def _runs(self, steps: LaunchedSteps) -> Iterator[list[int]]:
         """Steps that follow each other and are small."""
         run: list[int] = []
         for index, (step, kernels) in enumerate([*steps, (None, None)]):
@@ -427,7 +435,7 @@ class LaunchFusion:
         fits = joined.launch.shared_bytes <= self.selection.device.shared_bytes
         return replace(joined, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
 
-    def _as_stages(self, steps: Steps) -> GpuKernel:
+    def _as_stages(self, steps: LaunchedSteps) -> GpuKernel:
         """One kernel for several small steps."""
         staged: list[tuple[GpuKernel, Kernel]] = []
         for step, kernels in steps:

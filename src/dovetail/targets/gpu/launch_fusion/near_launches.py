@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
-from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
@@ -27,7 +26,7 @@ from dovetail.kernels.request import Request, Role
 from dovetail.kernels.timings.record import GemvTimings
 from dovetail.library import attention
 from dovetail.plan.plan import Step
-from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels, StepKernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
@@ -43,7 +42,6 @@ from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
 from dovetail.targets.gpu.persistent.norms import NormedTiles
 from dovetail.targets.gpu.select import Selection, make_kernels
 
-StepKernels: TypeAlias = tuple[Step, Kernels]
 IS_FASTER = "fewer_launches_are_faster"
 """The condition that the estimates decide."""
 OVERLAPS = Need(

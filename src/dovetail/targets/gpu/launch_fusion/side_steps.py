@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch, Loop, Statement, SubGrid, sizes_in
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, is_stage
-from dovetail.plan.plan import Step
-from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels, StepKernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.select import Selection
-
-StepKernels: TypeAlias = tuple[Step, Kernels]
 
 
 @dataclass(frozen=True, slots=True)

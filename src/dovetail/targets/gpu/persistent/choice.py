@@ -20,7 +20,7 @@ from dovetail.kernels.loops.persistent.passes import part_in, starts_late
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES
-from dovetail.targets.gpu.persistent.repetition import Steps
+from dovetail.targets.gpu.persistent.repetition import LaunchedSteps
 from dovetail.targets.gpu.select import Selection
 from dovetail.targets.target import Considered
 
@@ -81,19 +81,19 @@ class Prices:
 
     selection: Selection
 
-    def launched(self, steps: Steps) -> float:
+    def launched(self, steps: LaunchedSteps) -> float:
         """Seconds of steps as launches."""
         waits = self.selection.device.timings.launches
         launch = waits.dependent_launch if self.selection.request.starts_early else waits.launch
         return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
 
-    def least(self, steps: Steps) -> float:
+    def least(self, steps: LaunchedSteps) -> float:
         """Seconds of the same steps as a persistent kernel with a level for each of their kernels, before there is one:
         blocks send what is small enough."""
         waits = sum([self._hop(step, kernel) for step, kernels in steps for kernel in kernels or ()])
         return waits + self.work(steps) - self._hidden(steps)
 
-    def hoped(self, steps: Steps) -> float:
+    def hoped(self, steps: LaunchedSteps) -> float:
         """The same before products of many rows are made as parts: their weights are near, and they norm the rows that
         they read. Their work is that of launches."""
         waits, own = 0.0, [(step, kernel) for step, kernels in steps for kernel in kernels or ()]
@@ -112,19 +112,19 @@ class Prices:
             return waits.message
         return waits.arrival if has_rows(kernel.kernel) else waits.barrier
 
-    def persistent(self, steps: Steps, kernel: Kernel) -> float:
+    def persistent(self, steps: LaunchedSteps, kernel: Kernel) -> float:
         """Seconds of a pass of a kernel whose parts are those of steps."""
         waits, (words, barriers) = self.selection.device.timings.launches, hops(kernel)
         near = min(barriers, sum([has_rows(one.kernel) for _, kernels in steps for one in kernels or ()]))
         waited = words * waits.message + (barriers - near) * waits.barrier + near * waits.arrival
         return waited + self.work(steps) - self._hidden(steps)
 
-    def _hidden(self, steps: Steps) -> float:
+    def _hidden(self, steps: LaunchedSteps) -> float:
         """What weights take that are copied while blocks wait."""
         reading = [self._reading(step) for step, kernels in steps if _copies_ahead(kernels)]
         return self.selection.device.timings.launches.hidden * sum(reading)
 
-    def work(self, steps: Steps) -> float:
+    def work(self, steps: LaunchedSteps) -> float:
         """Seconds that steps compute, and read what no kernel has just written: little of it overlaps in short ones."""
         return sum([self._reading(step) + self._computing(step, kernels) for step, kernels in steps])
 

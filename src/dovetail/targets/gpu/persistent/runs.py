@@ -24,7 +24,7 @@ from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
-from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, Repetition, Steps
+from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, LaunchedSteps, Repetition
 from dovetail.targets.gpu.select import Selection
 
 MOST_AFTER = 4
@@ -34,7 +34,7 @@ ARGUMENT_BYTES = 4000
 IS_APART = "rows_are_read_apart"
 """The condition that no block writes where another one reads rows that both compute."""
 _COUNTER = "blocks"
-Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
+Judge: TypeAlias = Callable[[Kernel, LaunchedSteps], Refused | None]
 """Sees a kernel and the steps of a pass of it, and may refuse it."""
 
 
@@ -90,7 +90,7 @@ class PersistentRuns:
     selection: Selection
 
     def fused(
-        self, steps: Steps, launched: Steps, again: Repetition, judge: Judge
+        self, steps: LaunchedSteps, launched: LaunchedSteps, again: Repetition, judge: Judge
     ) -> list[tuple[Step, Kernels]] | Refused:
         """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
         Other steps are launched."""
@@ -114,7 +114,7 @@ class PersistentRuns:
             left = left[composed.kernel.kernel.passes :]
         return fused
 
-    def _after(self, steps: Steps, first: int) -> range:
+    def _after(self, steps: LaunchedSteps, first: int) -> range:
         """The few steps after all layers whose kernels can be parts."""
         end, count = first, 0
         for at in range(first, len(steps)):
@@ -127,7 +127,7 @@ class PersistentRuns:
             end = at + 1 if kernels else end
         return range(first, end)
 
-    def _refused(self, steps: Steps) -> Refused | None:
+    def _refused(self, steps: LaunchedSteps) -> Refused | None:
         kernels = [(step, kernel) for step, several in steps for kernel in several or ()]
         if not kernels:
             return Refused("steps_have_kernels", "steps that run on the host")
@@ -139,7 +139,7 @@ class PersistentRuns:
                 return replace(refused, found=f"{step.value.op.name}: {refused.found}")
         return None
 
-    def _largest(self, steps: Steps, passes: Sequence[range], after: range) -> _Composed | Refused:
+    def _largest(self, steps: LaunchedSteps, passes: Sequence[range], after: range) -> _Composed | Refused:
         """The kernel of as many passes as its arguments allow, which share them evenly."""
         count = 0
         for pieces in range(1, len(passes) // LEAST_PASSES + 1):
@@ -156,7 +156,7 @@ class PersistentRuns:
                 return composed
         return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes")
 
-    def _pass(self, steps: Steps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
+    def _pass(self, steps: LaunchedSteps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
         """A pass of some steps, where others have as many as `whole`; the last one also has those after all layers."""
         every, later, layer = (_kernels(steps, of) for of in (own, after, whole))
         left = len(layer) - len(every)
@@ -348,7 +348,7 @@ def _grid(kernel: GpuKernel) -> int:
     return launch.grid
 
 
-def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
+def _kernels(steps: LaunchedSteps, own: range) -> list[GpuKernel]:
     return [kernel for at in own for kernel in steps[at][1] or ()]
 
 
