@@ -151,7 +151,7 @@ def a_miss() -> str:
 MiniLM misses nothing. An attention whose padding scores -1000 does:
 MISSED {missed.rule}: costs {missed.seconds * 1e3:.2f} ms a run
        {missed.reason}: {missed.message}
-       with -inf the three kernels are one; `dovetail explain MODEL --assume` finds that out, and prices it"""
+       with -inf the three kernels are one; `dovetail what-if MODEL` finds that out, and prices it"""
 
 
 def show(graph: dovetail.Graph, **measured: Any) -> None:
