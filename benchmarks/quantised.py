@@ -28,10 +28,10 @@ from zoo.inputs import tokens
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "f32": {},
-    "int8 exact": {"quantise": "int8"},
-    "int8 fast": {"quantise": "int8", "precision": "fast"},
-    "int4 exact": {"quantise": "int4"},
-    "int4 fast": {"quantise": "int4", "precision": "fast"},
+    "int8 exact": {"quantize": "int8"},
+    "int8 fast": {"quantize": "int8", "precision": "fast"},
+    "int4 exact": {"quantize": "int4"},
+    "int4 fast": {"quantize": "int4", "precision": "fast"},
 }
 SUBJECTS = ("minilm", "bert", "decoder")
 _PAST = 64

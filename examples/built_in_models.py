@@ -68,7 +68,7 @@ def main() -> None:
   dovetail explain llama --target cpu        the report of a larger model, for another target
   dovetail why bert 'layers.0 softmax'       every rule that was tried at one node
   dovetail show llama:layers=1 --stage fused the graph as text, at any stage
-  dovetail catalogue swiglu                  what a fused op is made of and when it applies
+  dovetail catalog swiglu                    what a fused op is made of and when it applies
   examples/declare_an_op.py                  a fused op of your own in ten lines
   examples/read_a_report.py                  reports as data, and as gates"""
     )

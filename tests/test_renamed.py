@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 import warnings
 from importlib import import_module
 from typing import Any, cast, get_type_hints
@@ -42,8 +43,15 @@ def test_an_old_name_is_the_new_one_and_warns(module: str, old: str, new: str) -
 
 
 def test_this_version_is_older_than_the_one_that_removes_names() -> None:
-    now, removed = ([int(n) for n in text.split(".")] for text in (dovetail.__version__, renamed.REMOVED_IN))
+    now, removed = _release(dovetail.__version__), _release(renamed.REMOVED_IN)
     assert now < removed
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, without what names a pre-release: 0.1.0 of 0.1.0.dev7+g1a2b3c."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    assert numbers is not None, version
+    return tuple(int(number) for number in numbers[0].split("."))
 
 
 def _takes(function: Any) -> set[str]:

@@ -27,7 +27,7 @@ BEGUN = time.perf_counter()
 import numpy as np  # noqa: E402
 
 import dovetail  # noqa: E402
-from dovetail.targets.cuda.driver.driver import driver  # noqa: E402
+from dovetail.targets.cuda.driver.driver import Driver, driver  # noqa: E402
 from dovetail.targets.cuda.runs.launch_code import launch_code  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,7 +42,7 @@ MICROSECONDS = COLUMNS[-2:]
 def longest(named: str) -> list[float]:
     """The seconds of each call of a method of the driver from now on."""
     found: list[float] = []
-    plain: Callable[..., Any] = getattr(driver.Driver, named)
+    plain: Callable[..., Any] = getattr(Driver, named)
 
     def timed(*arguments: Any) -> Any:
         begun = time.perf_counter()
@@ -51,7 +51,7 @@ def longest(named: str) -> list[float]:
         finally:
             found.append(time.perf_counter() - begun)
 
-    setattr(driver.Driver, named, timed)
+    setattr(Driver, named, timed)
     return found
 
 
@@ -61,7 +61,7 @@ def child(model: str, cache: str, state: str) -> None:
     kernels = {"LLVM": longest("ptx"), "assembler": longest("assembled")}
     if state == "started":
         begun = time.perf_counter()
-        driver.driver()
+        driver()
         told["driver"] = time.perf_counter() - begun
     clock = [time.perf_counter()]
     program = dovetail.compile(model, target="cuda", cache=cache)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail import mesh as mesh
     from dovetail import models as models
     from dovetail import ops as ops
+    from dovetail import process as process
     from dovetail import programs as programs
     from dovetail import reports as reports
     from dovetail import targets as targets
@@ -58,7 +59,7 @@ __all__ = [
 
 MODULES = (
     *("blocks", "declare", "dtypes", "errors", "graphs", "inspect", "language", "library", "mesh", "models"),
-    *("programs", "reports", "targets", "testing", "torch", "train"),
+    *("process", "programs", "reports", "targets", "testing", "torch", "train"),
 )
 """The public modules below this one; each is imported on first use."""
 

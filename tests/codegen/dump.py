@@ -32,6 +32,7 @@ from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.cuda.target import TARGET as CUDA
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.runtime.building.build import builder_of
+from dovetail.targets.runtime.building.llvm_calls import parsed
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.target import Target
 from tests.codegen.cases import Case, Kind, cases
@@ -96,6 +97,8 @@ class Texts:
         self._texts: dict[str, bytes] = {}
         self._known: dict[bytes, str] = {}
         """The digest by a hash of the text before it is normalised."""
+        self.refused: dict[str, str] = {}
+        """What LLVM says of texts that it does not take, by digest."""
 
     def __getitem__(self, digest: str) -> str:
         return zlib.decompress(self._texts[digest]).decode()
@@ -112,6 +115,10 @@ class Texts:
             self._known[raw] = digest = hashlib.blake2b(made, digest_size=8).hexdigest()
             if digest not in self._texts:
                 self._texts[digest] = zlib.compress(made, 1)
+                try:
+                    parsed(text)
+                except RuntimeError as error:
+                    self.refused[digest] = str(error)
         return self._known[raw]
 
 

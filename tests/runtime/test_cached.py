@@ -233,7 +233,7 @@ CHANGES: Mapping[str, dict[str, Any]] = {
     "option strict": {"strict": True},
     "option without": {"without": ["join"]},
     "option dispatch": {"dispatch": {"linear": "prefer_native"}},
-    "option sizes": {"sizes": {"rows": 7}},
+    "option assume_sizes": {"assume_sizes": {"rows": 7}},
 }
 
 

@@ -37,7 +37,7 @@ def test_pairs_are_trained_and_merged() -> None:
     assert told[-1].loss < 0.8 * told[0].loss
     after = trainer.params
     assert all(after[n].tobytes() == params[n].tobytes() for n in params)
-    alone = merged(plain, after, rank=2)
+    alone = merged(graph, after)
     assert set(alone) == set(params) and abs(alone["w1"] - params["w1"]).max() > 0.01
     found = dovetail.evaluate(plain, {"x": batch["x"]}, params=alone)["logits"]
     np.testing.assert_allclose(trainer.evaluate(batch)["logits"], found, rtol=1e-4, atol=1e-5)

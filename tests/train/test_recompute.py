@@ -89,10 +89,10 @@ def test_training_is_the_same_under_a_budget_up_to_rounding() -> None:
 @pytest.mark.slow
 def test_a_graph_without_a_backward_pass_fits_or_does_not() -> None:
     graph = classifier()
-    needed = compile(graph, sizes={"n": 1000}).plan.peak
-    assert compile(graph, sizes={"n": 1000}, memory="1GB").plan.peak == needed
+    needed = compile(graph, assume_sizes={"n": 1000}).plan.peak
+    assert compile(graph, assume_sizes={"n": 1000}, memory="1GB").plan.peak == needed
     with pytest.raises(BudgetError, match="the smallest plan takes") as caught:
-        compile(graph, sizes={"n": 1000}, memory="1kB")
+        compile(graph, assume_sizes={"n": 1000}, memory="1kB")
     assert caught.value.least > 1000
 
 

@@ -65,7 +65,7 @@ def program_key(source: Source, request: Request) -> StoreKey:
     options = {f.name: getattr(request.settings, f.name) for f in fields(Settings) if f.name not in FREE}
     options["without"] = sorted(setup.without)
     options["dispatch"] = sorted(setup.policy.items())
-    options["sizes"] = sorted(setup.sizes.items())
+    options["assume_sizes"] = sorted(setup.sizes.items())
     parts: Mapping[str, str] = {
         **(serializer.key_parts() if serializer is not None else {}),
         **build_id(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
-from tests.targets.cuda.graphs import x_of
+from tests.targets.cuda.cards import card
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.timed import set_timings
 
@@ -98,6 +101,31 @@ def test_a_named_condition_refuses_warpgroups(condition: str) -> None:
     assert (refused.taken, refused.condition) == (False, condition) and found in refused.found
     assert condition.replace("_", " ") in refused.reason
     assert rows[taken].taken
+
+
+def _judged(value: Value, device: GpuDevice) -> None:
+    case = Case({"y": value})
+    feeds = feeds_of(Graph.of(case.outputs), {"t": 300})
+    check(case, in_lockstep(case, feeds, device=device), feeds)
+
+
+WIDTHS = (80, 128, 192, 256)
+
+
+@pytest.mark.parametrize("name", ["l4", "rtx5090"])
+@pytest.mark.parametrize("queries", [1, 16, 64, 512])
+def test_every_width_has_a_kernel_on_cards_with_little_shared_memory(name: str, queries: int) -> None:
+    """99 KiB: blocks have fewer keys at once than on an H200."""
+    device = card(name).description
+    for width, keys in product(WIDTHS, (128, 4096, "t")):
+        rows = _rows(_attention(queries, keys, width, heads=16, groups=2), device)
+        assert [row.name for row in rows.values() if row.taken], f"{width} features, {keys} keys"
+
+
+@pytest.mark.parametrize(("queries", "width", "cluster"), [(2, 128, 4), (20, 256, 0), (1, 256, 0), (70, 192, 0)])
+def test_few_keys_at_once_are_right(queries: int, width: int, cluster: int) -> None:
+    device = replace(H200, shared_bytes=99 << 10, multiprocessors=8, cluster=cluster, matrix_instructions=MMA)
+    _judged(_attention(queries, 300, width, heads=2), device)
 
 
 def test_a_part_of_a_persistent_kernel_multiplies_by_warps() -> None:

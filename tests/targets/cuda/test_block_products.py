@@ -149,4 +149,5 @@ def test_a_token_of_a_decoder_has_the_logits_of_the_cpu(tmp_path: Path, kind: st
 def test_a_language_model_writes_the_tokens_that_the_cpu_writes(tmp_path: Path) -> None:
     path = _tiny(tmp_path / "m.gguf")
     on_card = LanguageModel(path, target=target_of(SimulatedDriver()), cache="off")
-    assert list(on_card.tokens([3, 14], most=3)) == list(LanguageModel(path, cache="off").tokens([3, 14], most=3))
+    on_cpu = LanguageModel(path, cache="off")
+    assert list(on_card.tokens([3, 14], max_tokens=3)) == list(on_cpu.tokens([3, 14], max_tokens=3))

@@ -8,7 +8,7 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f32
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.gemm.narrow_results import ITEM, WIDTHS
+from dovetail.kernels.gpu.gemm.narrow_results import WIDTHS
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Store
@@ -16,6 +16,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import kernels_of
 
 BANKS, BANK_BYTES, LANES = 32, 4, 32
+ITEM = bf16.itemsize
 
 
 def _given(name: str, *shape: int) -> Value:

@@ -31,7 +31,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.persistent.runs import ResidentRuns
+from dovetail.targets.gpu.persistent.runs import PersistentRuns
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
@@ -122,10 +122,10 @@ def test_weights_and_constants_come_while_blocks_wait() -> None:
 
 @pytest.mark.usefixtures("_barriers")
 def test_rows_that_a_block_would_overwrite_are_normed_in_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_disturbed(_: ResidentRuns, made: GpuKernel, _inner: object) -> bool:
+    def is_disturbed(_: PersistentRuns, made: GpuKernel) -> bool:
         return bool(made.reread)
 
-    monkeypatch.setattr(ResidentRuns, "_is_disturbed", is_disturbed)
+    monkeypatch.setattr(PersistentRuns, "_is_disturbed", is_disturbed)
     parts = _parts(_kernel(_layers()))
     assert [_has(part, MultiplyMatrices) for part in parts].count(False) == 1
 

@@ -198,9 +198,9 @@ def test_language_models_write_what_they_write_on_a_cpu(kind: str, tmp_path: Pat
     path = tmp_path / "m.gguf"
     path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
     on_cpu, on_card = (dovetail.language.LanguageModel(path, target=target) for target in ("cpu", "cuda"))
-    greedy = [list(model.tokens([3, 14, 15], most=24)) for model in (on_cpu, on_card)]
+    greedy = [list(model.tokens([3, 14, 15], max_tokens=24)) for model in (on_cpu, on_card)]
     drawn = [
-        list(model.tokens([3, 14], most=8, sampling=dovetail.language.Sampling(1.0, seed=5)))
+        list(model.tokens([3, 14], max_tokens=8, sampling=dovetail.language.Sampling(1.0, seed=5)))
         for model in (on_cpu, on_card)
     ]
     likely = [model.log_likelihoods([3, 14, 15, 9, 2, 6]) for model in (on_cpu, on_card)]

@@ -21,11 +21,11 @@ from dovetail.kernels.gpu.pipeline import (
     Boxes,
     Bulk,
     Copies,
-    Groups,
-    Held,
-    Operand,
+    CopyGroups,
+    HeldOperands,
     Pipeline,
-    Step,
+    StagedOperand,
+    StepBody,
     Stores,
     pipeline,
 )
@@ -92,7 +92,7 @@ def _source(name: str) -> Tensor:
     return Tensor(name, i32, (4 * LINE, 4))
 
 
-def _copied(name: str, count: Size) -> Step:
+def _copied(name: str, count: Size) -> StepBody:
     def fill(step: Expr, stage: Expr) -> list[Statement]:
         target = _stage_at(f"{name}_tile", stage, _own(THREAD, 0))
         return [CopyAsync(*target, _source(name), (step, _own(THREAD, 0)), _inside(step, count))]
@@ -100,7 +100,7 @@ def _copied(name: str, count: Size) -> Step:
     return fill
 
 
-def _stored(name: str) -> Step:
+def _stored(name: str) -> StepBody:
     def fill(step: Expr, stage: Expr) -> list[Statement]:
         tile = f"{name}_tile"
         each = [(_stage_at(tile, stage, _own(THREAD, e)), (step, _own(THREAD, e))) for e in range(4)]
@@ -109,7 +109,7 @@ def _stored(name: str) -> Step:
     return fill
 
 
-def _used(name: str, total: str = "total") -> Step:
+def _used(name: str, total: str = "total") -> StepBody:
     """total = 3 · total + the four elements that another thread has copied: the order of steps decides."""
 
     def use(step: Expr, stage: Expr) -> list[Statement]:
@@ -164,11 +164,11 @@ def _nothing(step: Expr, stage: Expr) -> tuple[Statement, ...]:
     return ()
 
 
-GROUPS: dict[str, Groups] = {
-    "between": Groups(),
-    "before": Groups(refill="before"),
-    "after": Groups(refill="after"),
-    "by_warpgroups": Groups(is_fenced=True, starts_rolled=True),
+GROUPS: dict[str, CopyGroups] = {
+    "between": CopyGroups(),
+    "before": CopyGroups(refill="before"),
+    "after": CopyGroups(refill="after"),
+    "by_warpgroups": CopyGroups(is_fenced=True, starts_rolled=True),
 }
 
 
@@ -188,7 +188,7 @@ def test_fewer_copies_ahead_than_stages_allow(stages: int) -> None:
     """As where a product by warpgroups may still read the stage of the step before."""
     x = _lines()
     for count in STEPS:
-        made = pipeline(stages, count, _copied("x", count), _used("x"), Groups(stages - 2))
+        made = pipeline(stages, count, _copied("x", count), _used("x"), CopyGroups(stages - 2))
         assert (_ran(_kernel(made.all(), ["x"], stages), {"x": x}, count) == _totals(x, count=count)).all()
 
 
@@ -196,7 +196,7 @@ def test_fewer_copies_ahead_than_stages_allow(stages: int) -> None:
 def test_each_step_has_a_stage(stages: int) -> None:
     x = _lines()
     for is_named in (False, True):
-        made = pipeline(stages, stages, _copied("x", stages), _used("x"), Groups(refill="never"), is_named=is_named)
+        made = pipeline(stages, stages, _copied("x", stages), _used("x"), CopyGroups(refill="never"), is_named=is_named)
         assert (_ran(_kernel(made.all(), ["x"], stages), {"x": x}, stages) == _totals(x, count=stages)).all()
 
 
@@ -206,8 +206,8 @@ def test_operands_have_stages_of_their_own(refill: str, stages: int) -> None:
     """Keys and values: one is filled while the other is used, with one stage each."""
     x, z = _lines(), _lines(1)
     for count in STEPS:
-        every = [Operand(_copied(name, count), _used(name)) for name in "xz"]
-        by = Groups(refill="between") if refill == "between" else Groups(refill="after", barrier=WarpBarrier())
+        every = [StagedOperand(_copied(name, count), _used(name)) for name in "xz"]
+        by = CopyGroups(refill="between") if refill == "between" else CopyGroups(refill="after", barrier=WarpBarrier())
         made = Pipeline(stages, count, every, by)
         if refill == "after":  # lanes of a warp read what lanes of another one have copied
             made = replace(made, by=replace(by, barrier=Barrier()))
@@ -227,13 +227,15 @@ def test_constants_start_early(stages: int) -> None:
         return [*_copied("x", count)(step, stage), *_copied("w", count)(step, stage)]
 
     for count in STEPS:
-        made = pipeline(stages, count, both, used, Groups(), constants=_copied("w", count), first=_copied("x", count))
+        made = pipeline(
+            stages, count, both, used, CopyGroups(), constants=_copied("w", count), first=_copied("x", count)
+        )
         kernel = replace(_kernel(made.all(), ["x", "w"], stages, made.early()), constants=("w",))
         assert (_ran(kernel, {"x": x, "w": w}, count) == _totals(x, w, count=count)).all()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "run_time"])
-@pytest.mark.parametrize("by", [Groups(), Stores()], ids=["and_copies", "alone"])
+@pytest.mark.parametrize("by", [CopyGroups(), Stores()], ids=["and_copies", "alone"])
 @pytest.mark.parametrize("stages", [2, 3])
 def test_operands_that_pass_through_registers(by: Copies, stages: int, known: bool) -> None:
     """They are loaded a step ahead, and stored after the use of a step."""
@@ -247,14 +249,14 @@ def test_operands_that_pass_through_registers(by: Copies, stages: int, known: bo
         return [Store(*_stage_at("z_tile", stage, _own(THREAD, e)), Name(f"z{e}", i32)) for e in range(4)]
 
     def used(step: Expr, stage: Expr) -> list[Statement]:
-        return [*(_used("x")(step, stage) if isinstance(by, Groups) else ()), *_used("z")(step, stage)]
+        return [*(_used("x")(step, stage) if isinstance(by, CopyGroups) else ()), *_used("z")(step, stage)]
 
     for count in STEPS:
         steps = _known(count, known=known)
-        fill = _copied("x", steps) if isinstance(by, Groups) else _nothing
-        made = pipeline(stages, steps, fill, used, by, held=Held(loads, stores))
+        fill = _copied("x", steps) if isinstance(by, CopyGroups) else _nothing
+        made = pipeline(stages, steps, fill, used, by, held=HeldOperands(loads, stores))
         found = _ran(_kernel(made.all(), ["x", "z"], stages), {"x": x, "z": z}, count)
-        assert (found == _totals(*([x, z] if isinstance(by, Groups) else [z]), count=count)).all()
+        assert (found == _totals(*([x, z] if isinstance(by, CopyGroups) else [z]), count=count)).all()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "run_time"])
@@ -372,7 +374,7 @@ def test_bytes_of_a_stage_are_counted() -> None:
 @pytest.mark.skipif(bool(amd.missing()), reason="LLVM makes no code for AMD GPUs")
 def test_groups_are_loads_and_stores_without_copies_in_flight(architecture: str) -> None:
     steps = floordiv(COUNT, 2)
-    made = pipeline(3, steps, _copied("x", steps), _used("x"), Groups())
+    made = pipeline(3, steps, _copied("x", steps), _used("x"), CopyGroups())
     kernel = _kernel(made.all(), ["x"], 3)
     kernel = replace(kernel, launch=Launch(1, THREADS, warp=amd.DEVICES[architecture].warp))
     text = module(kernel, {"x": 16, "y": 16}, architecture)

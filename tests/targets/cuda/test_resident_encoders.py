@@ -21,7 +21,7 @@ from dovetail.models import BertShape, bert, random_weights
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.runs.run import residency_of, steps_of
 from dovetail.targets.gpu.persistent.choice import Residency
-from dovetail.targets.gpu.persistent.runs import ResidentRuns
+from dovetail.targets.gpu.persistent.runs import PersistentRuns
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -182,7 +182,7 @@ def test_a_kernel_that_loses_is_not_composed(monkeypatch: pytest.MonkeyPatch) ->
     def composed(*_: Any) -> None:
         raise AssertionError("composed")
 
-    monkeypatch.setattr(ResidentRuns, "_composed", composed)
+    monkeypatch.setattr(PersistentRuns, "_composed", composed)
     assert _choice("vit_base").refused is not None
     with pytest.raises(AssertionError, match="composed"):
         _choice("llama_1b")

@@ -18,7 +18,7 @@ Lanewise: TypeAlias = Literal[
     "add", "sub", "mul", "and", "or", "xor", "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"
 ]
 Conversion: TypeAlias = Literal["sext", "zext", "trunc", "sitofp", "uitofp", "fptosi", "fpext", "fptrunc"]
-Step: TypeAlias = Callable[[], None]
+Emit: TypeAlias = Callable[[], None]
 """An instruction, or a few, that are written when this is called."""
 _IN_REGISTER = {16: "w", 32: "x", 64: "v"}
 """What LLVM calls operands in registers of NEON, AVX2 and AVX-512, by their bytes."""
@@ -187,7 +187,7 @@ class PhiLoop:
 class Stream:
     """Instructions that are written among others, in their order: the explicit interleaving of a hand-made schedule."""
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
+    def __init__(self, steps: Iterable[Emit] = ()) -> None:
         self.steps = list(steps)
 
     def next(self, count: int = 1) -> None:
@@ -219,4 +219,4 @@ def zeros(kind: VectorType) -> Vec:
     return Vec("zeroinitializer", kind)
 
 
-__all__ = ["H", "PhiLoop", "SimdBuilder", "Step", "Stream", "due", "numbers", "same", "zeros"]
+__all__ = ["Emit", "H", "PhiLoop", "SimdBuilder", "Stream", "due", "numbers", "same", "zeros"]

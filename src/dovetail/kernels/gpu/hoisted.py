@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.loops.ir import Call, Expr, Load, Name, Set, Store, Tensor
+from dovetail.kernels.loops.ir import Expr, Load, Name, Set, Store, Tensor, rewrite
 
 
 @dataclass(slots=True)
@@ -21,18 +22,12 @@ class Hoisted:
 
     def store(self, statement: Store) -> Store:
         """A store that finds its operands loaded."""
-        return replace(statement, value=self._without(statement.value, {}))
+        return replace(statement, value=rewrite(statement.value, self._loaded))
 
-    def _without(self, expr: Expr, known: dict[int, Expr]) -> Expr:
-        found = known.get(id(expr))
-        if found is None:
-            found = expr
-            if isinstance(expr, Load) and expr.tensor.space == "global":
-                found = Name(self._name(expr), expr.dtype)
-            elif isinstance(expr, Call):
-                found = replace(expr, operands=tuple([self._without(x, known) for x in expr.operands]))
-            known[id(expr)] = found
-        return found
+    def _loaded(self, part: Any) -> Expr | None:
+        if not isinstance(part, Load):
+            return None
+        return Name(self._name(part), part.dtype) if part.tensor.space == "global" else part
 
     def _name(self, load: Load) -> str:
         key = (load.tensor, load.at)

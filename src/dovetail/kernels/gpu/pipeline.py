@@ -2,17 +2,17 @@
 
 An engine says what fills a stage and what a step does with it. `pipeline` says all else: which stage a step has, what
 is filled before the first step, when a step waits and for what, when a stage is filled again, and which phase of a
-barrier that is. There are four ways to fill a stage:
+barrier that is. A stage is filled in one of four forms:
 
-- `Groups`: the threads that use stages copy to them, and count groups of their own copies (cp.async). Where a device
-  has no copies in flight, these are loads and stores, and nothing else changes.
+- `CopyGroups`: the threads that use stages copy to them, and count groups of their own copies (cp.async). Where a
+  device has no copies in flight, these are loads and stores, and nothing else changes.
 - `Bulk`: a few copies of neighbouring bytes, which a barrier in shared memory counts (cp.async.bulk).
 - `Boxes`: a thread that does nothing else copies boxes (TMA). A barrier says that a stage is full, another one that it
   is empty, so that no thread waits for all others of its block.
 - `Stores`: threads load, cast or compute elements and store them; one stage, with no copies in flight.
 
-A fill for a step that there is not must copy nothing that is not there: `Groups` do not look, as copies have conditions
-of their own.
+A fill for a step that there is not must copy nothing that is not there: `CopyGroups` do not look, as copies have
+conditions of their own.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ _REGISTERS, _MOST_REGISTERS, _COPYING = 65_536, 240, 24
 """Registers of a multiprocessor, the most of a thread that computes, and those of one that copies."""
 _PHASE, _BEFORE, _AHEAD, _NEXT = Name("phase"), Name("before"), Name("ahead"), Name("next")
 
-Step: TypeAlias = Callable[[Expr, Expr], Sequence[Statement]]
+StepBody: TypeAlias = Callable[[Expr, Expr], Sequence[Statement]]
 """What is done for a step in its stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class StagedOperand:
     """Something that each step needs, with stages of its own."""
 
-    fill: Step
-    use: Step
+    fill: StepBody
+    use: StepBody
     meanwhile: Sequence[Statement] = ()
     """What threads do before they wait for the stage of a step, while it is on its way."""
     arrived: Sequence[Statement] = ()
@@ -80,15 +80,15 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldOperands:
     """Operands that pass through registers: loaded while a step is computed, and stored as a stage after it."""
 
     load: Callable[[Expr], Sequence[Statement]]
-    store: Step
+    store: StepBody
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class CopyGroups:
     """Copies by the threads that use them, in groups that each thread counts."""
 
     ahead: int | None = None
@@ -96,7 +96,7 @@ class Groups:
     refill: Literal["before", "between", "after", "never"] = "between"
     """When a step fills a stage again. `between` its wait and its use: one barrier is for both. `before` its wait:
     more copies are on their way, and a second barrier says that the stage was read. `after` its use: no stage has to be
-    left over for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
+    free for it, and it takes a second barrier too. `never`: each step has a stage of its own."""
     barrier: Barrier | WarpBarrier = Barrier()
     """How the threads that share stages wait for each other."""
     is_fenced: bool = False
@@ -143,7 +143,7 @@ class Boxes:
         return min(more, _MOST_REGISTERS), _COPYING
 
 
-Copies: TypeAlias = Groups | Stores | Bulk
+Copies: TypeAlias = CopyGroups | Stores | Bulk
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,12 @@ class Pipeline:
 
     stages: int
     steps: Size | Expr
-    operands: Sequence[Operand]
+    operands: Sequence[StagedOperand]
     by: Copies
-    held: Held | None = None
-    constants: Step | None = None
+    held: HeldOperands | None = None
+    constants: StepBody | None = None
     """The part of a fill whose first copies start while kernels before this one still run; None where there is none."""
-    first: Step | None = None
+    first: StepBody | None = None
     """What fills stages before the first step, where it is not `fill`; of several operands it fills all for that step,
     as one group, and has arrived before."""
     stage_of: Callable[[Expr], Expr] | None = None
@@ -180,7 +180,7 @@ class Pipeline:
     def start(self) -> list[Statement]:
         """What is filled before the first step."""
         match self.by:
-            case Groups():
+            case CopyGroups():
                 return [*self._held_first(), *self._first_groups()]
             case Bulk():
                 return [s for n in range(self.stages) for s in self._first_bulk(n)]
@@ -190,9 +190,9 @@ class Pipeline:
     def rounds(self) -> list[Statement]:
         """All steps. What they leave on its way has arrived after them; other threads may still read stages."""
         match self.by:
-            case Groups(refill="never"):
+            case CopyGroups(refill="never"):
                 return self._whole_groups(self.by)
-            case Groups():
+            case CopyGroups():
                 return [self._loop(self._group_step(self.by)), AwaitCopies(0)]
             case Bulk() if isinstance(self.steps, int) and self.steps <= self.stages:
                 return [s for n in range(self.steps) for s in self._bulk_used(Extent(n), Extent(n), ZERO)]
@@ -221,7 +221,7 @@ class Pipeline:
     def _ahead(self) -> int:
         """Fills of operands, one after the other, that are on their way while a step is computed."""
         every = self.stages * len(self.operands)
-        if not isinstance(self.by, Groups) or self.by.refill in ("after", "never"):
+        if not isinstance(self.by, CopyGroups) or self.by.refill in ("after", "never"):
             return every
         return every - 1 if self.by.ahead is None else self.by.ahead
 
@@ -229,36 +229,36 @@ class Pipeline:
         return [] if self.held is None else [*self.held.load(ZERO), *self.held.store(ZERO, ZERO)]
 
     def _first_groups(self) -> list[Statement]:
-        if isinstance(self.by, Groups) and self.by.starts_rolled:
+        if isinstance(self.by, CopyGroups) and self.by.starts_rolled:
             fill = (*self.operands[0].fill(_AHEAD, _AHEAD), CommitCopies())
             return [Loop(_AHEAD.name, Extent(self._ahead), fill, rolled=True)]
         if self.first is not None and len(self.operands) > 1:
             return [*self.first(ZERO, self._stage(ZERO)), CommitCopies()]
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number in range(self._ahead):
             step, which = divmod(number, len(self.operands))
             fill = self.first or self.operands[which].fill
-            found += [*fill(Extent(step), self._stage(Extent(step))), CommitCopies()]
-        return found
+            statements += [*fill(Extent(step), self._stage(Extent(step))), CommitCopies()]
+        return statements
 
-    def _wait(self, by: Groups, pending: int, operand: Operand) -> list[Statement]:
+    def _wait(self, by: CopyGroups, pending: int, operand: StagedOperand) -> list[Statement]:
         fence = [FenceShared()] if by.is_fenced else []
         return [AwaitCopies(pending), *operand.arrived, *fence, by.barrier]
 
-    def _whole_groups(self, by: Groups) -> list[Statement]:
+    def _whole_groups(self, by: CopyGroups) -> list[Statement]:
         """Steps that fill nothing: all that they need is on its way."""
         assert isinstance(self.steps, int) and self.steps == self.stages, "each step has a stage"
-        (operand,), found = self.operands, list[Statement]()
+        (operand,), statements = self.operands, list[Statement]()
         for number in range(self.steps):
             step, stage = Extent(number), self._stage(Extent(number))
             wait = self._wait(by, self.steps - 1 - number + (by.committed if number else 0), operand)
             if self.is_named:
-                found += [Set(STEP.name, step), Set(STAGE.name, stage)]
-            found += [*operand.meanwhile, *wait, *operand.use(step, stage)]
-        return found
+                statements += [Set(STEP.name, step), Set(STAGE.name, stage)]
+            statements += [*operand.meanwhile, *wait, *operand.use(step, stage)]
+        return statements
 
-    def _group_step(self, by: Groups) -> list[Statement]:
-        found: list[Statement] = []
+    def _group_step(self, by: CopyGroups) -> list[Statement]:
+        statements: list[Statement] = []
         # The only stage is not filled again between the wait for it and its use.
         how = "before" if by.refill == "between" and self._ahead == 0 else by.refill
         pending = self._ahead if how == "before" else self._ahead - 1
@@ -266,7 +266,7 @@ class Pipeline:
         if how == "after":
             # All fills are for the same step; its name, and that of the stage, come before the first wait.
             known = [Set(LATER.name, add(STEP, Extent(self.stages))), Set(STAGE.name, self._stage(STEP))]
-            found += known
+            statements += known
         for number, operand in enumerate(self.operands):
             refill = self._refilled(number, known)
             wait = self._wait(by, pending, operand)
@@ -275,13 +275,13 @@ class Pipeline:
             use = [*named, *operand.use(STEP, ZERO if stage == ZERO else STAGE)]
             match how:
                 case "before":
-                    found += [*refill, *operand.meanwhile, *wait, *use, by.barrier]
+                    statements += [*refill, *operand.meanwhile, *wait, *use, by.barrier]
                 case "after":
-                    found += [*operand.meanwhile, *wait, *use, by.barrier, *refill]
+                    statements += [*operand.meanwhile, *wait, *use, by.barrier, *refill]
                 case _:
                     held, kept = self._held()
-                    found += [*operand.meanwhile, *wait, *refill, *held, *use, *kept]
-        return found
+                    statements += [*operand.meanwhile, *wait, *refill, *held, *use, *kept]
+        return statements
 
     def _refilled(self, number: int, known: list[Set]) -> list[Statement]:
         """The next fill of all, after that of an operand's step. `known` is the later step that has its name."""
@@ -358,12 +358,12 @@ class BoxPipeline:
 
     stages: int
     steps: Size | Expr
-    fill: Step
-    use: Step
+    fill: StepBody
+    use: StepBody
     by: Boxes
-    constants: Step | None = None
+    constants: StepBody | None = None
     """The part of a fill whose first copies start while kernels before this one still run; None where there is none."""
-    others: Step | None = None
+    others: StepBody | None = None
     """The rest of a fill, which is not empty: no stage is full before the producer has come to it."""
 
     @property
@@ -434,14 +434,14 @@ class BoxPipeline:
 
     def overlapped(self, works: Sequence[Sequence[Statement]]) -> list[Statement]:
         """The same with some work during the uses of each of the first steps."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number, work in enumerate(works):
-            found += [*self._used(Extent(number), _PHASE), *([self._released(_BEFORE)] if number else [])]
-            found += [*self._passed(), *work]
+            statements += [*self._used(Extent(number), _PHASE), *([self._released(_BEFORE)] if number else [])]
+            statements += [*self._passed(), *work]
         rest = self._known_steps - len(works)
         body = (*self._used(STEP, _PHASE), self._released(_BEFORE), *self._passed())
-        found += [Loop(STEP.name, Extent(rest), body)] if rest else []
-        return [*found, *self.by.end, self._released(_BEFORE)]
+        statements += [Loop(STEP.name, Extent(rest), body)] if rest else []
+        return [*statements, *self.by.end, self._released(_BEFORE)]
 
     @property
     def _known_steps(self) -> int:
@@ -474,24 +474,24 @@ class BoxPipeline:
 def pipeline(
     stages: int,
     steps: Size | Expr,
-    fill: Step,
-    use: Step,
+    fill: StepBody,
+    use: StepBody,
     by: Boxes,
     *,
-    constants: Step | None = None,
-    first: Step | None = None,
+    constants: StepBody | None = None,
+    first: StepBody | None = None,
 ) -> BoxPipeline: ...
 @overload
 def pipeline(
     stages: int,
     steps: Size | Expr,
-    fill: Step,
-    use: Step,
+    fill: StepBody,
+    use: StepBody,
     by: Copies,
     *,
-    constants: Step | None = None,
-    first: Step | None = None,
-    held: Held | None = None,
+    constants: StepBody | None = None,
+    first: StepBody | None = None,
+    held: HeldOperands | None = None,
     stage_of: Callable[[Expr], Expr] | None = None,
     is_rolled: bool = False,
     is_named: bool = False,
@@ -501,13 +501,13 @@ def pipeline(
 def pipeline(
     stages: int,
     steps: Size | Expr,
-    fill: Step,
-    use: Step,
+    fill: StepBody,
+    use: StepBody,
     by: Copies | Boxes,
     *,
-    constants: Step | None = None,
-    first: Step | None = None,
-    held: Held | None = None,
+    constants: StepBody | None = None,
+    first: StepBody | None = None,
+    held: HeldOperands | None = None,
     stage_of: Callable[[Expr], Expr] | None = None,
     is_rolled: bool = False,
     is_named: bool = False,
@@ -517,7 +517,7 @@ def pipeline(
     """The pipeline of one operand, or of several that share stages: `fill` copies all of them for a step."""
     if isinstance(by, Boxes):
         return BoxPipeline(stages, steps, fill, use, by, constants, first)
-    operand = Operand(fill, use, meanwhile, arrived)
+    operand = StagedOperand(fill, use, meanwhile, arrived)
     return Pipeline(stages, steps, (operand,), by, held, constants, first, stage_of, is_rolled, is_named)
 
 
@@ -555,6 +555,23 @@ def _bytes_in(copies: Sequence[Statement]) -> int:
 
 
 __all__ = [
-    "ARRIVED", "EMPTY", "FULL", "IS_FIRST", "LATER", "PRODUCER", "STAGE", "STEP", "BoxPipeline", "Boxes", "Bulk",
-    "Copies", "Groups", "Held", "Operand", "Pipeline", "Step", "Stores", "pipeline",
+    "ARRIVED",
+    "EMPTY",
+    "FULL",
+    "IS_FIRST",
+    "LATER",
+    "PRODUCER",
+    "STAGE",
+    "STEP",
+    "BoxPipeline",
+    "Boxes",
+    "Bulk",
+    "Copies",
+    "CopyGroups",
+    "HeldOperands",
+    "Pipeline",
+    "StagedOperand",
+    "StepBody",
+    "Stores",
+    "pipeline",
 ]  # fmt: skip

@@ -36,10 +36,10 @@ def wide(expr: Expr) -> Expr:
 
 
 def _wide(expr: Expr, known: dict[int, Expr]) -> Expr:
-    found = known.get(id(expr))
-    if found is None:
-        found = known[id(expr)] = _widened(expr, known)
-    return found
+    widened_expr = known.get(id(expr))
+    if widened_expr is None:
+        widened_expr = known[id(expr)] = _widened(expr, known)
+    return widened_expr
 
 
 def _widened(expr: Expr, known: dict[int, Expr]) -> Expr:

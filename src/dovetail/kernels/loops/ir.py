@@ -734,7 +734,7 @@ class Amend:
     """Where an element is: `line` is its row from the first on, and a lane has 8 columns, of which `element` is one."""
 
 
-Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
+PipelineStatement: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 Matrix: TypeAlias = (
     CopyAsync
     | CommitCopies
@@ -748,8 +748,10 @@ Matrix: TypeAlias = (
     | AwaitProducts
     | Prefetch
 )
-Exchange: TypeAlias = AllReduce | FromLane | Ballot | AtomicUpdate | ClusterBarrier
-Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | Exchange | Matrix | Pipeline | Receive | Amend
+ThreadExchange: TypeAlias = AllReduce | FromLane | Ballot | AtomicUpdate | ClusterBarrier
+Threaded: TypeAlias = (
+    Roles | SubGrid | GridBarrier | Alloc | Barrier | ThreadExchange | Matrix | PipelineStatement | Receive | Amend
+)
 """What threads of a GPU do."""
 Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
@@ -1280,7 +1282,7 @@ __all__ = [
     "Name",
     "NarrowMatrices",
     "Number",
-    "Pipeline",
+    "PipelineStatement",
     "Prefetch",
     "Receipt",
     "Receive",

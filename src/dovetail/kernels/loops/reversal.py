@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dovetail.ir.dtype import i64
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, Tensor, When
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, Tensor, When, within
 
 _VECTOR_BYTES = 64
 """Of the widest vectors. LLVM splits them into those of the machine."""
@@ -59,17 +59,9 @@ def _accesses(body: Sequence[Statement], steps: Mapping[str, int | None]) -> Ite
 
 
 def _loads(exprs: Sequence[Expr], steps: Mapping[str, int | None]) -> Iterator[tuple[Tensor, _Steps]]:
-    pending, met = list(exprs), set[int]()
-    while pending:
-        part = pending.pop()
-        if id(part) in met:
-            continue
-        met.add(id(part))
+    for part in within(exprs):
         if isinstance(part, Load):
             yield part.tensor, tuple([_step(index, steps) for index in part.at])
-            pending += part.at
-        elif isinstance(part, Call):
-            pending += part.operands
 
 
 def _step(expr: Expr, steps: Mapping[str, int | None]) -> int | None:

@@ -23,8 +23,13 @@ WORDS_REGION = "epilogue_words"
 
 def signature(name: str) -> Signature:
     """How a kernel of the loop language is called: its words, rows from `begin` to before `end`, no workspace."""
-    given = (Parameter("ptr", "words"), Parameter("i64", "begin"), Parameter("i64", "end"), Parameter("ptr", "scratch"))
-    return Signature(name, given)
+    parameters = (
+        Parameter("ptr", "words"),
+        Parameter("i64", "begin"),
+        Parameter("i64", "end"),
+        Parameter("ptr", "scratch"),
+    )
+    return Signature(name, parameters)
 
 
 def shared_loops(kernel: Kernel) -> SharedFunction:
@@ -52,9 +57,9 @@ def words_of(rows: RowEpilogue) -> int:
     return bytes_of(1 + len(rows.pointers) + len(rows.sizes))
 
 
-def call_epilogue(t: Builder, rows: RowEpilogue, words: Ptr, given: Sequence[Ptr | I64], count: Int) -> None:
+def call_epilogue(t: Builder, rows: RowEpilogue, words: Ptr, arguments: Sequence[Ptr | I64], count: Int) -> None:
     """Write the words of an epilogue, the rows first, then pointers and sizes, and apply it to `count` rows."""
-    store_words(t, given, words)
+    store_words(t, arguments, words)
     called = signature(rows.function)
     t.use(called.declaration)
     t.call(called, words, 0, count, NULL)
@@ -65,7 +70,7 @@ class RowWriter:
     """Calls the epilogue: where its operands and results are, and their strides."""
 
     rows: RowEpilogue
-    given: NamedArguments
+    arguments: NamedArguments
     first: Ptr
     """The first result."""
 
@@ -80,15 +85,15 @@ class RowWriter:
         """Apply the steps to `count` rows of `elements` each; `corner` is the index of the first, by axis."""
         known: dict[str, Int] = {PITCH: pitch, COUNT: elements}
         pointers = [self._at(t, name, corner) for name in self.rows.pointers]
-        sizes = [_i64(known[name] if name in known else self.given.sizes[name]) for name in self.rows.sizes]
-        call_epilogue(t, self.rows, self.given.pointers[WORDS_REGION], [rows, *pointers, *sizes], count)
+        sizes = [_i64(known[name] if name in known else self.arguments.sizes[name]) for name in self.rows.sizes]
+        call_epilogue(t, self.rows, self.arguments.pointers[WORDS_REGION], [rows, *pointers, *sizes], count)
 
     def _at(self, t: Builder, name: str, corner: Mapping[str, Int]) -> Ptr:
-        base = self.given.pointers.get(name, self.first)
-        place: Int = self.given.sizes[f"{name}_offset"]
+        base = self.arguments.pointers.get(name, self.first)
+        place: Int = self.arguments.sizes[f"{name}_offset"]
         for axis, index in corner.items():
             if index != 0:
-                place = t.add(place, t.mul(index, self.given.sizes[f"{name}_{axis}"]))
+                place = t.add(place, t.mul(index, self.arguments.sizes[f"{name}_{axis}"]))
         return t.ptr_add(base, place)
 
 

@@ -1,4 +1,4 @@
-"""What the CUDA target keeps. `select.py` says which of these have kernels."""
+"""What the CUDA target keeps. `targets/gpu/select.py` says which of these have kernels."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from dovetail.targets.runtime.selection import Kind, Row
 
 
 def _is(*listed: Op) -> Callable[[Value], bool]:
-    found = frozenset(listed)
-    return lambda value: value.op in found
+    ops_listed = frozenset(listed)
+    return lambda value: value.op in ops_listed
 
 
 def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None]) -> Kind[GpuDevice | None]:

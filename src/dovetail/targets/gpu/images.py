@@ -1,4 +1,4 @@
-"""Images on NVIDIA GPUs: which steps are convolutions and pools, and when channels are innermost."""
+"""Images on GPUs: which steps are convolutions and pools, and when channels are innermost."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _gains(value: Value, index: int) -> bool:
     groups, (first, second, *_) = int(anchor.attrs["groups"]), anchor.operands[1].shape
     channels = first // groups if anchor.op is ops.conv_transpose else second
     weights = [v for i, v in enumerate(value.operands) if _is_read(anchor, value, i, 1)]
-    given = all(v.op is not leaf.INPUT for v in walk(weights))
-    return given and isinstance(channels, int) and channels % CHUNK == 0
+    are_constant = all(v.op is not leaf.INPUT for v in walk(weights))
+    return are_constant and isinstance(channels, int) and channels % CHUNK == 0
 
 
 def _keeps(value: Value, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""A kernel of a step on an NVIDIA GPU: what selection makes, the store keeps and a run launches."""
+"""A kernel of a step on a GPU: what selection makes, the store keeps and a run launches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel, Launch
 from dovetail.kernels.spec import Packed
+from dovetail.plan.plan import Step
 
 RESIDENT = "resident"
 """The name of kernels whose blocks stay for a run of layers."""
@@ -83,5 +84,6 @@ class GpuKernel:
 
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None
 """The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
+StepKernels: TypeAlias = tuple[Step, Kernels]
 
-__all__ = ["RESIDENT", "Code", "GpuKernel", "Kernels"]
+__all__ = ["RESIDENT", "Code", "GpuKernel", "Kernels", "StepKernels"]

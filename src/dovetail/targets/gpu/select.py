@@ -133,7 +133,7 @@ class Selection:
     device: GpuDevice
     backend: GpuBackend
     request: Request = LAUNCH
-    """What is wanted of a kernel unless a call says otherwise: a launch, which starts early where that pays."""
+    """The request for a kernel unless a call says otherwise: a launch, which starts early where that pays."""
 
     def problem(self, step: Step) -> StepProblem[GpuDevice | None]:
         """A step as its engines see it."""
@@ -143,16 +143,16 @@ class Selection:
 def make_kernels(step: Step, selection: Selection, request: Request | None = None) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it."""
     selection = selection if request is None else replace(selection, request=request)
-    wanted, device, machine = selection.request, selection.device, selection.backend.machine
-    shape, limits = wanted.shape or SHAPE, wanted.rows or split_limits(device)
+    request, device, machine = selection.request, selection.device, selection.backend.machine
+    shape, limits = request.shape or SHAPE, request.rows or split_limits(device)
     if device.warp != shape.lanes:
         shape = replace(shape, lanes=device.warp)
         selection = replace(selection, locations=replace(selection.locations, target=loops_of(device.warp)))
-    job = TABLE.select(step, selection.locations, device, machine, wanted)
+    job = TABLE.select(step, selection.locations, device, machine, request)
     kernel = job.kernel if job is not None else None
-    if wanted.starts_early and isinstance(kernel, Kernel) and kernel.kind is KernelKind.ROWS:
+    if request.starts_early and isinstance(kernel, Kernel) and kernel.kind is KernelKind.ROWS:
         evened = _evened(step, selection.locations)
-        job = job if evened is selection.locations else TABLE.select(step, evened, device, machine, wanted)
+        job = job if evened is selection.locations else TABLE.select(step, evened, device, machine, request)
     return () if job is None else _scheduled(job, step, selection, limits, shape)
 
 
@@ -199,14 +199,14 @@ def _passes(
     shape: GpuShape,
 ) -> tuple[GpuKernel, ...]:
     places, end = _placed(job.workspace)
-    found: list[GpuKernel] = []
+    kernels: list[GpuKernel] = []
     for kernel, tiles in job.passes:
         shaped = schedule(kernel, tiles, shape) if kernel.launch is None else kernel
         own = {name: at for name, at in places.items() if name in shaped.pointers}
-        told = tuple([name for name in checks if name in shaped.pointers])
-        made = printed(shaped, bindings, workspace=own, packed=packed)
-        found.append(replace(made, workspace_bytes=end, checks=told))
-    return tuple(found)
+        checked = tuple([name for name in checks if name in shaped.pointers])
+        finished_kernel = printed(shaped, bindings, workspace=own, packed=packed)
+        kernels.append(replace(finished_kernel, workspace_bytes=end, checks=checked))
+    return tuple(kernels)
 
 
 def _placed(workspace: Mapping[str, Size]) -> tuple[dict[str, Size], Size]:

@@ -44,9 +44,9 @@ def kernels_by_step(plan: Plan, selection: Selection, rows: SplitLimits | None =
     from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
     from dovetail.targets.gpu.select import make_kernels
 
-    locations, wanted = selection.locations, replace(selection.request, rows=rows)
+    locations, request = selection.locations, replace(selection.request, rows=rows)
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
-    found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
+    steps: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
         # The first layer often reads a view of what the others read as it is.
         units = units_of(step.value, locations)
@@ -55,15 +55,15 @@ def kernels_by_step(plan: Plan, selection: Selection, rows: SplitLimits | None =
         was = known.get(signature)
         kernels = None if was is None else _rebound(was[1], was[0], step, any_format=units is not None)
         if kernels is None:
-            kernels = make_kernels(step, selection, wanted)
+            kernels = make_kernels(step, selection, request)
             known[signature] = step, kernels
-        found.append((step, kernels))
+        steps.append((step, kernels))
     if not selection.device.cluster or has_late_sizes(plan):
-        return tuple(found), None
+        return tuple(steps), None
     fusion = LaunchFusion(plan, selection)
-    fused = fusion.fused(found)
+    fused = fusion.fused(steps)
     if _placed(plan, [kernels for _, kernels in fused]) is None:
-        return tuple(found), None
+        return tuple(steps), None
     return fused, fusion
 
 
@@ -79,7 +79,7 @@ def _placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan | None:
     launched: list[set[Value]] = []
     is_joined = False
     for step, some in zip(plan.phase("run"), kernels, strict=True):
-        used = {v for made in some or () for v in made.bindings.values()}
+        used = {v for kernel in some or () for v in kernel.bindings.values()}
         # Other kernels may take the place of those that a step has alone.
         launched.append(used if some is None or is_joined else used | {*step.operands, *step.results})
         is_joined = some is None
@@ -87,15 +87,15 @@ def _placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan | None:
 
 
 def considered(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) -> Sequence[Sequence[Considered]]:
-    """For each step the ways to give it no launch of its own, and whether layers are passes of one kernel."""
-    found = fusion and fusion.residency
+    """For each step the variants without a launch of its own, and whether layers are passes of one kernel."""
+    residency = fusion and fusion.residency
     if fusion is None:
         return [() for _ in steps]
-    is_resident = found is not None and found.refused is None
-    rows = () if found is None else found.rows
-    in_passes = {*(() if found is None else found.steps)}
+    is_persistent = residency is not None and residency.refused is None
+    rows = () if residency is None else residency.rows
+    in_passes = {*(() if residency is None else residency.steps)}
     return [
-        (*(() if is_resident and at in in_passes else fusion.told.of(step)), *(rows if at in in_passes else ()))
+        (*(() if is_persistent and at in in_passes else fusion.choices.of(step)), *(rows if at in in_passes else ()))
         for at, (step, _) in enumerate(steps)
     ]
 
@@ -107,27 +107,27 @@ def has_late_sizes(plan: Plan) -> bool:
 
 def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step, *, any_format: bool) -> tuple[GpuKernel, ...] | None:
     """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
-    found: list[GpuKernel] = []
-    for made in kernels:
-        bindings = moved_bindings(made.bindings, was, now, any_format=any_format)
-        packed = moved_bindings(made.packed, was, now, any_format=any_format)
+    rebound: list[GpuKernel] = []
+    for kernel in kernels:
+        bindings = moved_bindings(kernel.bindings, was, now, any_format=any_format)
+        packed = moved_bindings(kernel.packed, was, now, any_format=any_format)
         if bindings is None or packed is None:
             return None
-        found.append(replace(made, bindings=bindings, packed=packed))
-    return tuple(found)
+        rebound.append(replace(kernel, bindings=bindings, packed=packed))
+    return tuple(rebound)
 
 
-def wanted_steps(plan: Plan, kernels: Sequence[Kernels]) -> Sequence[Step]:
+def needed_steps(plan: Plan, kernels: Sequence[Kernels]) -> Sequence[Step]:
     """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
     if has_late_sizes(plan):
         return plan.phase("bind")
-    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
+    needed = {plan.root_of(v) for v in plan.graph.outputs.values()}
     for step, some in zip(plan.phase("run"), kernels, strict=True):
         on_host = step.operands if some is not None and not some else ()
-        bound = [v for made in some or () for v in made.bindings.values()]
-        packed = [v for made in some or () for one in made.packed.values() for v in (one.value, *one.beside)]
-        found |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
-    return steps_for(plan, found)
+        bound = [v for kernel in some or () for v in kernel.bindings.values()]
+        packed = [v for kernel in some or () for one in kernel.packed.values() for v in (one.value, *one.beside)]
+        needed |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
+    return steps_for(plan, needed)
 
 
-__all__ = ["considered", "has_late_sizes", "kernels_by_step", "locations_of", "placed", "wanted_steps"]
+__all__ = ["considered", "has_late_sizes", "kernels_by_step", "locations_of", "needed_steps", "placed"]

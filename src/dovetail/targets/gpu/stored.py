@@ -37,16 +37,16 @@ RECORDS = Registry(
 )
 """The dataclasses that a stored plan may hold."""
 
-Steps: TypeAlias = tuple[Kernels, ...]
+StoredSteps: TypeAlias = tuple[Kernels, ...]
 
 
-def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
+def to_bytes(plan: Plan, steps: StoredSteps, ptx: dict[str, str]) -> bytes | None:
     """The kernels of each step of the run phase, whose texts are PTX; None where they cannot be spelled."""
     writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
     numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
     try:
         spelled = [
-            kernels and [writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels]
+            kernels and [writer.spell(_bare(kernel, str(numbers[ptx[kernel.text]]))) for kernel in kernels]
             for kernels in steps
         ]
     except NotSerializable:
@@ -56,12 +56,12 @@ def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
     return b"".join([_LENGTH.pack(len(head)), head, *texts])
 
 
-def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
+def from_bytes(plan: Plan, content: bytes) -> tuple[StoredSteps, dict[str, str]]:
     """What `to_bytes` was given of an equal plan: kernels without their loops, and PTX by their texts."""
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
     reader = Reader(plan.graph.values, RECORDS)
-    steps: Steps = tuple(
+    steps: StoredSteps = tuple(
         [None if kernels is None else tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]]
     )
     if len(steps) != len(plan.phase("run")):
@@ -73,9 +73,9 @@ def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
     return steps, ptx
 
 
-def _bare(made: GpuKernel, text: str) -> GpuKernel:
+def _bare(kernel: GpuKernel, text: str) -> GpuKernel:
     """A kernel without its loops: what a run needs."""
-    return replace(made, kernel=replace(made.kernel, body=(), early=(), stream=(), schedule=None), code=text)
+    return replace(kernel, kernel=replace(kernel.kernel, body=(), early=(), stream=(), schedule=None), code=text)
 
 
-__all__ = ["RECORDS", "Steps", "from_bytes", "to_bytes"]
+__all__ = ["RECORDS", "StoredSteps", "from_bytes", "to_bytes"]

@@ -18,7 +18,13 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.plan.alias import locate
-from dovetail.targets.cpu.attention.f16 import few_half_scores_function, few_half_values_function
+from dovetail.targets.cpu.attention.f16 import (
+    few_half_scores_function,
+    few_half_values_function,
+    half_scores_function,
+    half_values_function,
+    narrow_function,
+)
 from dovetail.targets.cpu.attention.few import few_scores_function, few_values_function
 from dovetail.targets.cpu.attention.functions import Shared
 from dovetail.targets.cpu.attention.policy import ATTENTION
@@ -142,6 +148,22 @@ def test_neighbours_add_to_different_sums() -> None:
     found = re.findall(_SUM, hottest)
     assert len(found) >= 28
     assert all(len({*found[i : i + 4]}) == 4 for i in range(0, 28, 4))
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        half_scores_function(NEON.device, 64),
+        half_values_function(NEON.device),
+        narrow_function(NEON.device, 64),
+        few_half_scores_function(NEON.device, 64, 2, prefetches=True),
+        few_half_values_function(NEON.device, 64, 2, prefetches=True),
+    ],
+    ids=lambda shared: shared[1].name.partition("_0")[0],
+)
+def test_functions_in_f16_are_valid_on_every_machine(shared: Shared) -> None:
+    """LLVM verifies them where no machine that computes in f16 runs them."""
+    assert re.search(r"\.8h|\.4h", code_for(NEON, shared[0].text, optimize=False))
 
 
 def test_avx512_widens_as_it_loads() -> None:

@@ -50,7 +50,7 @@ def test_threads_that_come_first_together_share_the_code(monkeypatch: pytest.Mon
         return compiled[-1]
 
     monkeypatch.setattr(half_pack, "compile_text", slow)
-    for name in ("_code", "_found"):
+    for name in ("_code", "_compiled_function"):
         monkeypatch.setattr(half_pack, name, cache(getattr(half_pack, name).__wrapped__))
     rows, found = np.arange(256, dtype=np.uint16).reshape(16, 16), np.zeros((2, 1, 16, 16), np.uint16)
     threads = [threading.Thread(target=fill, args=(panels, rows)) for panels in found]

@@ -36,7 +36,7 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     LoadMatrices,
     MultiplyShared,
-    Pipeline,
+    PipelineStatement,
     Receive,
     Roles,
     Statement,
@@ -119,7 +119,7 @@ class _Printer(GpuPrinter):
             pipeline.set_registers(self.text, registers, change)
         self.statements(body)
 
-    def pipelined(self, statement: Pipeline) -> None:
+    def pipelined(self, statement: PipelineStatement) -> None:
         match statement:
             case AllocBarriers(name, count, arrivals, is_new, offset):
                 self.allocate(Alloc(name, i64, count, "shared", offset))

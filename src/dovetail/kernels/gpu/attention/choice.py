@@ -23,7 +23,7 @@ from dovetail.kernels.gpu.attention.tile import (
     MOST_PARTS,
     AttendTile,
     ClusterTile,
-    FmaTile,
+    FmaAttendTile,
     GroupTile,
     LaneTile,
 )
@@ -62,7 +62,7 @@ def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 
 
 def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The same of few queries in a resident kernel, by multiply-adds."""
+    """The same of few queries in a persistent kernel, by multiply-adds."""
     return _offered(of, lane_tile)
 
 
@@ -74,34 +74,34 @@ def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
 def _offered(
     of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
 ) -> Offer | Refused:
-    found = of.once(narrow_sources_of)
-    if isinstance(found, Refused):
-        return found
-    if not {*MMA} <= {*found.device.matrix_instructions}:
-        return Refused("warps_multiply_by_mma", found.device.architecture)
-    tile = chosen(found)
+    sources = of.once(narrow_sources_of)
+    if isinstance(sources, Refused):
+        return sources
+    if not {*MMA} <= {*sources.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", sources.device.architecture)
+    tile = chosen(sources)
     if isinstance(tile, Refused):
         return tile
     name = "attend_cluster" if isinstance(tile, ClusterTile) else "attend_parts" if tile.parts > 1 else ""
     name = "" if isinstance(tile, LaneTile) else name
-    return Offer(lambda: writer_of(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
+    return Offer(lambda: writer_of(sources, tile).job(), name=name, work=lambda: seconds_of(tile, sources.device))
 
 
 def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of an attention of f32 with several queries, by multiply-adds."""
-    found = of.once(sources_of)
-    if isinstance(found, Refused):
-        return found
-    if found.device.warp != LANES:
-        return Refused("warps_have_32_lanes", str(found.device.warp))
-    tile = fma_tile(found)
+    sources = of.once(sources_of)
+    if isinstance(sources, Refused):
+        return sources
+    if sources.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(sources.device.warp))
+    tile = fma_tile(sources)
     if isinstance(tile, Refused):
         return tile
     name = "attend_fma_parts" if tile.parts > 1 else ""
     return Offer(
-        lambda: FmaAttend(found, tile, fma_resident(tile, found.device)).job(),
+        lambda: FmaAttend(sources, tile, fma_resident(tile, sources.device)).job(),
         name=name,
-        work=lambda: seconds_of(tile, found.device),
+        work=lambda: seconds_of(tile, sources.device),
     )
 
 
@@ -162,7 +162,7 @@ def group_tile(sources: AttendSources) -> GroupTile | Refused:
     return min(groups, key=lambda tile: cycles_of(tile, device))
 
 
-def fma_tile(sources: AttendSources) -> FmaTile | Refused:
+def fma_tile(sources: AttendSources) -> FmaAttendTile | Refused:
     """The tile of an attention of f32 with several queries, or why there is none."""
     a, device = sources.problem, sources.device
     if sources.dtype is not f32 or any([kind != "float" for kind in a.cached.values()]):
@@ -173,17 +173,17 @@ def fma_tile(sources: AttendSources) -> FmaTile | Refused:
         return Refused("features_are_not_rotated", str(a.rotated), "rope before the attention")
     if max(a.d, a.dv) > FMA_WIDEST:
         return Refused("features_fit_registers", f"{a.d} and {a.dv}", f"at most {FMA_WIDEST}")
-    found: list[FmaTile] = []
+    tiles: list[FmaAttendTile] = []
     for warps in FMA_WARPS:
-        whole = FmaTile(a, f32, warps, 1)
-        found.append(whole)
+        whole = FmaAttendTile(a, f32, warps, 1)
+        tiles.append(whole)
         parts = _fma_parts(whole, device)
-        found += [replace(whole, parts=parts)] if parts > 1 else []
+        tiles += [replace(whole, parts=parts)] if parts > 1 else []
     combined = device.timings.attention.combined
-    return min(found, key=lambda tile: cycles_of(tile, device) + (combined if tile.parts > 1 else 0))
+    return min(tiles, key=lambda tile: cycles_of(tile, device) + (combined if tile.parts > 1 else 0))
 
 
-def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
+def _fma_parts(tile: FmaAttendTile, device: GpuDevice) -> int:
     """Blocks along keys where queries are few: enough to fill the device. Causal queries see other numbers of them."""
     a = tile.problem
     sizes = [*a.lead, a.heads, a.queries]
@@ -197,11 +197,11 @@ def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
 def _groups(sources: AttendSources) -> list[GroupTile]:
     """Blocks of one warpgroup, of two, and of one that goes through all queries where it has all keys at once."""
     a = sources.problem
-    found = [GroupTile(a, sources.dtype, GROUP_WARPS, splits) for splits in GROUPS]
+    tiles = [GroupTile(a, sources.dtype, GROUP_WARPS, splits) for splits in GROUPS]
     turns = -(-a.queries // GROUP_ROWS) if isinstance(a.queries, int) else 1
-    if 1 < turns <= MOST_TURNS and found[0].few_rounds:
-        found.append(replace(found[0], turns=turns))
-    return found
+    if 1 < turns <= MOST_TURNS and tiles[0].few_rounds:
+        tiles.append(replace(tiles[0], turns=turns))
+    return tiles
 
 
 def seconds_of(tile: AttendTile, device: GpuDevice) -> float:
@@ -232,7 +232,7 @@ def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
 def _resident(tile: AttendTile, device: GpuDevice) -> int:
     """Blocks of a multiprocessor at once, by shared memory and by registers."""
     item, features = tile.dtype.itemsize, tile.d + tile.dv
-    if isinstance(tile, FmaTile):
+    if isinstance(tile, FmaAttendTile):
         return fma_resident(tile, device)
     nbytes = (tile.rows * tile.d + 2 * tile.keys * features) * item
     nbytes += sum([alloc.count * alloc.dtype.itemsize for alloc in tile.shares_allocated()])
@@ -242,7 +242,7 @@ def _resident(tile: AttendTile, device: GpuDevice) -> int:
     return min(device.shared_bytes // nbytes, int(by_registers))
 
 
-def fma_resident(tile: FmaTile, device: GpuDevice) -> int:
+def fma_resident(tile: FmaAttendTile, device: GpuDevice) -> int:
     """The same without tensor cores."""
     by_registers = device.registers // (tile.threads * FMA_REGISTERS)
     return min((device.shared_bytes + RESERVED_BYTES) // (fma_bytes(tile) + RESERVED_BYTES), by_registers)
@@ -250,7 +250,7 @@ def fma_resident(tile: FmaTile, device: GpuDevice) -> int:
 
 def _block_cycles(tile: AttendTile, device: GpuDevice) -> float:
     features, t = tile.d + tile.dv, device.timings.attention
-    if isinstance(tile, FmaTile):
+    if isinstance(tile, FmaAttendTile):
         return t.fma_block * features
     if isinstance(tile, GroupTile):
         return t.warpgroup_block * features
@@ -263,7 +263,7 @@ def _round_cycles(tile: AttendTile, blocks: int, device: GpuDevice) -> float:
     four."""
     features, quarters = tile.d + tile.dv, blocks * tile.warps * tile.splits / GROUP_WARPS
     masks, t = "keep" in tile.problem.strides, device.timings.attention
-    if isinstance(tile, FmaTile):
+    if isinstance(tile, FmaAttendTile):
         # A warp has one instruction for 32 multiply-adds, and a quarter of the multiprocessor one in a cycle.
         each = 16 * tile.keys * features / LANES
         return t.fma_step + t.fma_share * blocks * features + max(1.0, quarters) * t.fma_factor * each

@@ -16,9 +16,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32
 from dovetail.kernels.gpu.attention.masks import shown
 from dovetail.kernels.gpu.attention.results import inverse_of
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, ScoreLayout, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
-from dovetail.kernels.gpu.attention.tile import FmaTile
+from dovetail.kernels.gpu.attention.tile import FmaAttendTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
 from dovetail.kernels.gpu.gemm.block_tile import spread_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.pipeline import Groups, Operand, Pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, StagedOperand
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -64,17 +64,17 @@ OTHERS = (2, 4, 8, 16)
 """How far lanes are apart that have the same queries."""
 
 
-def pitch_of(tile: FmaTile) -> int:
+def pitch_of(tile: FmaAttendTile) -> int:
     """Elements from a query, or a key, to the next one: neighbours start in different banks."""
     return tile.d + VECTOR
 
 
-def weights_pitch_of(tile: FmaTile) -> int:
+def weights_pitch_of(tile: FmaAttendTile) -> int:
     """The same of weights: 16 keys of two neighbouring queries are in all banks."""
     return tile.keys + ACROSS
 
 
-def fma_bytes(tile: FmaTile) -> int:
+def fma_bytes(tile: FmaAttendTile) -> int:
     """Shared memory of a block."""
     of_keys = tile.keys * (pitch_of(tile) + tile.dv)
     return (tile.rows * (pitch_of(tile) + weights_pitch_of(tile)) + of_keys) * f32.itemsize
@@ -91,85 +91,85 @@ def key_of(number: Expr) -> Expr:
     return add(divided(LANE, 2), mul(number, Extent(ACROSS)))
 
 
-def sums_of(tile: FmaTile) -> Tensor:
+def sums_of(tile: FmaAttendTile) -> Tensor:
     """The sums of a lane: queries, then columns."""
     return private("sums", f32, ROWS, tile.dv // ACROSS)
 
 
-def neighbours_of(tile: FmaTile) -> int:
+def neighbours_of(tile: FmaAttendTile) -> int:
     """Neighbouring columns of the values that a lane has; as many are 16 times as far on."""
     return next(n for n in (VECTOR, 2, 1) if tile.dv % (ACROSS * n) == 0)
 
 
-def columns_of(tile: FmaTile) -> list[tuple[Expr, ...]]:
+def columns_of(tile: FmaAttendTile) -> list[tuple[Expr, ...]]:
     """The columns of the values that a lane has, by the axes of `by_lane`."""
     width = neighbours_of(tile)
     groups = tile.dv // (ACROSS * width)
     return [(Extent(g), divided(LANE, 2), Extent(e)) for g in range(groups) for e in range(width)]
 
 
-def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
+def by_lane(tensor: Tensor, tile: FmaAttendTile) -> Tensor:
     """A tensor with columns as its last axis as one with axes of groups, lanes and neighbours in its place: with the
     sum of all LLVM sees no vectors."""
     (*front, last), width = tensor.strides, neighbours_of(tile)
     return replace(tensor, strides=(*front, ACROSS * width * last, width * last, last))
 
 
-def fma_written(tile: FmaTile) -> list[Statement]:
-    """What a block does with its sums."""
-    found: list[Statement] = []
+def fma_written(tile: FmaAttendTile) -> list[Statement]:
+    """Store the accumulators of a block: as results, or as a partial sum."""
+    statements: list[Statement] = []
     for row in tile.lane_rows:
-        stores = _result(tile, row.number) if tile.parts == 1 else _left_over(tile, row.number)
-        found.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
-    return found
+        stores = _result(tile, row.number) if tile.parts == 1 else _partial_stored(tile, row.number)
+        statements.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
+    return statements
 
 
-def _result(tile: FmaTile, number: int) -> list[Statement]:
+def _result(tile: FmaAttendTile, number: int) -> list[Statement]:
     """The results of a query."""
     a, row = tile.problem, tile.lane_rows[number]
     target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
-    found: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
+    statements: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
     for n, column in enumerate(columns_of(tile)):
         value = times(Load(sums_of(tile), (Extent(number), Extent(n))), f32_name("inverse"))
         store = Store(target, (*tile.lead, Name(row.query), *column), value)
-        found.append(store if _fits(tile, n) else When(less(_index(tile, column), Extent(a.dv)), (store,)))
-    return found
+        statements.append(store if _fits(tile, n) else When(less(_index(tile, column), Extent(a.dv)), (store,)))
+    return statements
 
 
-def _fits(tile: FmaTile, number: int) -> bool:
+def _fits(tile: FmaAttendTile, number: int) -> bool:
     """Whether the result has a column in all lanes."""
     group = ACROSS * neighbours_of(tile)
     return (number // neighbours_of(tile) + 1) * group <= tile.problem.dv
 
 
-def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
+def _index(tile: FmaAttendTile, column: tuple[Expr, ...]) -> Expr:
     """The number of a column."""
     (group, lane, neighbour), width = column, neighbours_of(tile)
     return add(add(mul(group, Extent(ACROSS * width)), mul(lane, Extent(width))), neighbour)
 
 
-def _left_over(tile: FmaTile, number: int) -> list[Statement]:
-    """What a block has of a query, in the workspace: sums, the largest score and the total."""
+def _partial_stored(tile: FmaAttendTile, number: int) -> list[Statement]:
+    """Store a query's partial result in the workspace: accumulators, the largest score and the total."""
     row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
-    found: list[Statement] = [
+    stores: list[Statement] = [
         Store(target, (*at, *column), Load(sums_of(tile), (Extent(number), Extent(n))))
         for n, column in enumerate(columns_of(tile))
     ]
     kept = (row.most, row.total)
     own = [Store(tile.partial, (*at, Extent(tile.dv + n)), f32_name(name)) for n, name in enumerate(kept)]
     first = Call("less", (LANE, Extent(2)), bool_)
-    return [*found, When(first, tuple(own))]
+    return [*stores, When(first, tuple(own))]
 
 
 CHUNKS_AT_ONCE = 2
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
-class FmaScores(Layout):
+class FmaScores(ScoreLayout):
     """Scores in registers without tensor cores: a lane has eight queries and every sixteenth key."""
 
-    def __init__(self, block: FmaTile, weights: Tensor) -> None:
+    def __init__(self, block: FmaAttendTile, weights: Tensor) -> None:
         self.block, self.numerics = block, block.numerics
         self._weights, self._count = weights, block.keys // ACROSS
         self._scores = private("scores", f32, ROWS, self._count)
@@ -195,9 +195,9 @@ class FmaScores(Layout):
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
 
-    block: FmaTile
+    block: FmaAttendTile
 
-    def __init__(self, sources: AttendSources, tile: FmaTile, resident: int) -> None:
+    def __init__(self, sources: AttendSources, tile: FmaAttendTile, resident: int) -> None:
         super().__init__(sources, tile)
         self._resident = resident
         """Blocks of a multiprocessor at once."""
@@ -246,20 +246,20 @@ class FmaAttend(AttendWriter):
         return [rolled(s) for s in shared_by(self.threads, lines * length // wide, one)]
 
     def _queries(self) -> list[Statement]:
-        found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
+        statements: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
         for row in self.block.lane_rows:
-            found += [Set(row.query, add(Name("top"), row_of(row.number)))]
-            found += started([row])
-        return [*found, *self._loaded("q", ZERO, ZERO), *self.steps.start()]
+            statements += [Set(row.query, add(Name("top"), row_of(row.number)))]
+            statements += started([row])
+        return [*statements, *self._loaded("q", ZERO, ZERO), *self.steps.start()]
 
     @property
     def steps(self) -> Pipeline:
         """Values are copied while scores are computed, and the next keys while values are added up."""
         operands = (
-            Operand(partial(self._loaded, "k"), lambda number, stage: [*self._scored(), *self._weights()]),
-            Operand(partial(self._loaded, "v"), lambda number, stage: self._summed()),
+            StagedOperand(partial(self._loaded, "k"), lambda number, stage: [*self._scored(), *self._weights()]),
+            StagedOperand(partial(self._loaded, "v"), lambda number, stage: self._summed()),
         )
-        return Pipeline(1, self._rounds(), operands, Groups(ahead=1), is_rolled=True)
+        return Pipeline(1, self._rounds(), operands, CopyGroups(ahead=1), is_rolled=True)
 
     def _written(self) -> list[Statement]:
         return fma_written(self.block)
@@ -270,9 +270,9 @@ class FmaAttend(AttendWriter):
         keys = [key_of(Extent(n)) for n in range(self._keys_each)]
 
         def vector(first: Expr) -> list[Statement]:
-            found = self._read("left", self._room("q_tile"), [row_of(n) for n in range(ROWS)], first)
-            found += self._read("right", self._room("k_tile"), keys, first)
-            return found + [s for e in range(VECTOR) for s in _added(scores, e)]
+            statements = self._read("left", self._room("q_tile"), [row_of(n) for n in range(ROWS)], first)
+            statements += self._read("right", self._room("k_tile"), keys, first)
+            return statements + [s for e in range(VECTOR) for s in _added(scores, e)]
 
         return [zeroed(scores, ROWS * self._keys_each), _in_turns(self.d // VECTOR, vector)]
 
@@ -294,11 +294,11 @@ class FmaAttend(AttendWriter):
     def _summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
         sums, columns = sums_of(self.block), columns_of(self.block)
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for row in self.block.lane_rows:
             at = Extent(row.number), Name("column")
             shrunk = Store(sums, at, times(Load(sums, at), f32_name(row.shrunk)))
-            found.append(unrolled("column", len(columns), shrunk))
+            statements.append(unrolled("column", len(columns), shrunk))
         held, values = private("right", f32, len(columns), VECTOR), by_lane(self._room("v_tile"), self.block)
 
         def vector(first: Expr) -> list[Statement]:
@@ -309,7 +309,7 @@ class FmaAttend(AttendWriter):
                     read.append(Store(held, (Extent(n), Extent(e)), load))
             return read + [s for e in range(VECTOR) for s in _added(sums, e)]
 
-        return [*found, _in_turns(self.keys // VECTOR, vector)]
+        return [*statements, _in_turns(self.keys // VECTOR, vector)]
 
 
 def _added(sums: Tensor, element: int) -> list[Statement]:
@@ -317,13 +317,13 @@ def _added(sums: Tensor, element: int) -> list[Statement]:
     (apart, item), rows = sums.strides, ROWS
     assert isinstance(apart, int) and isinstance(item, int), "private"
     left, right = private("left", f32, rows, VECTOR), private("right", f32, apart // item, VECTOR)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for n in range(apart // item):
         for row in range(rows)[:: -1 if n % 2 else 1]:
             at = Extent(row), Extent(n)
             factors = (Load(side, (i, Extent(element))) for side, i in zip((left, right), at, strict=True))
-            found.append(Store(sums, at, Call("fma", (*factors, Load(sums, at)), f32)))
-    return found
+            statements.append(Store(sums, at, Call("fma", (*factors, Load(sums, at)), f32)))
+    return statements
 
 
 def _in_turns(count: int, vector: Callable[[Expr], Sequence[Statement]]) -> Loop:

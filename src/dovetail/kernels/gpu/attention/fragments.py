@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attention.masks import HeldMasks, ranges_seen, shown
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, times
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, ScoreLayout, f32_name, times
 from dovetail.kernels.gpu.attention.tile import AttendTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
@@ -42,10 +42,10 @@ def multiplied_keys(block: AttendTile, keys: SharedTile, name: str, stage: Expr)
     """Start the products of queries and keys by a warpgroup, into the scores of this name."""
     scores = private(name, f32, block.warp_keys // 8, 4)
     queries = private("q_fragment", block.dtype, block.d // 16, 8)
-    found: list[Statement] = [zeroed(scores, block.warp_keys // 8 * 4)]
+    statements: list[Statement] = [zeroed(scores, block.warp_keys // 8 * 4)]
     source, at = keys.place(stage, block.own_keys, ZERO)
-    given = queries, (ZERO, ZERO), source, at, block.warp_keys
-    return [*found, MultiplyShared(scores, *given, True, True, keys.panel_bytes, block.d)]
+    operands = queries, (ZERO, ZERO), source, at, block.warp_keys
+    return [*statements, MultiplyShared(scores, *operands, True, True, keys.panel_bytes, block.d)]
 
 
 def scored(block: AttendTile, keys: SharedTile) -> list[Statement]:
@@ -73,16 +73,16 @@ def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
     sums, right = private("sums", f32, block.dv // 8, 4), private("right", block.dtype, 1)
     weights = private("weights", block.dtype, block.warp_keys // 16, 8)
     j, e, step = Name("j"), Name("e"), Name("step")
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for half in block.lane_rows:
         at = (j, add(e, Extent(2 * half.number)))
         shrunk = times(Load(sums, at), f32_name(half.shrunk))
-        found.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
+        statements.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
     if isinstance(block, GroupTile):
         source, at = values.place(Name("stage"), block.own_keys, ZERO)
-        given, panel = (weights, (ZERO, ZERO), source, at, block.dv), values.panel_bytes
-        product = MultiplyShared(sums, *given, True, False, panel, block.warp_keys)
-        return [*found, product, AwaitProducts(sums, block.dv)]
+        operands, panel = (weights, (ZERO, ZERO), source, at, block.dv), values.panel_bytes
+        product = MultiplyShared(sums, *operands, True, False, panel, block.warp_keys)
+        return [*statements, product, AwaitProducts(sums, block.dv)]
     column, k, at = mul(j, Extent(16)), add(block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
     products = unrolled(
         "step",
@@ -90,7 +90,7 @@ def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
         unrolled("j", block.dv // 16, load_right(right, at, values, axis, Name("stage"), column, k)),
         unrolled("j", block.dv // 8, multiplied(sums, (j, ZERO), weights, (step, ZERO), right, j)),
     )
-    return [*found, products]
+    return [*statements, products]
 
 
 def narrowed(block: AttendTile) -> Statement:
@@ -101,7 +101,7 @@ def narrowed(block: AttendTile) -> Statement:
     return unrolled("step", count, NarrowMatrices(weights, at, scores, at))
 
 
-class FragmentScores(Layout, HeldMasks):
+class FragmentScores(ScoreLayout, HeldMasks):
     """Scores in fragments of matrix instructions: four neighbouring lanes have a query, two of each eight keys each."""
 
     def __init__(self, block: AttendTile) -> None:
@@ -142,11 +142,11 @@ class FragmentScores(Layout, HeldMasks):
     def of_round(self) -> list[Statement]:
         """The weights of a round."""
         tile = self.block
-        found: list[Statement] = [Set("first_key", self._first(Name("round")))]
-        found += ranges_seen(tile) if tile.sees_ranges else []
+        statements: list[Statement] = [Set("first_key", self._first(Name("round")))]
+        statements += ranges_seen(tile) if tile.sees_ranges else []
         for row in tile.lane_rows:
-            found += self.weighted([row])
-        return [*found, narrowed(tile)] if isinstance(tile, GroupTile) else found
+            statements += self.weighted([row])
+        return [*statements, narrowed(tile)] if isinstance(tile, GroupTile) else statements
 
     def _first(self, number: Expr) -> Expr:
         """The first key of a lane in a round."""

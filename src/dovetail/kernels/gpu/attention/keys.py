@@ -40,7 +40,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     rolled,
     unrolled,
 )
-from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, Groups, Operand, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, CopyGroups, Pipeline, StagedOperand, pipeline
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -118,9 +118,9 @@ class GroupRounds:
         """Rounds: what is copied for one are its values, and the keys of the round after it."""
         few = self.block.few_rounds
         if few:
-            by = Groups(refill="never", is_fenced=True, committed=1 if queries else 0)
+            by = CopyGroups(refill="never", is_fenced=True, committed=1 if queries else 0)
             return pipeline(few, few, self._first_copied, partial(self._few_used, queries), by, is_named=True)
-        return pipeline(TILES, count, self._copied, self._used, Groups(is_fenced=True), first=self._first_copied)
+        return pipeline(TILES, count, self._copied, self._used, CopyGroups(is_fenced=True), first=self._first_copied)
 
     def _first_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         """The values of a first round, and the keys of the one after it if there is one."""
@@ -179,11 +179,11 @@ class GroupRounds:
         """
         if turn == 0:
             return self._steps(ZERO, queries).rounds()
-        found: list[Statement] = [Barrier()] if queries else []
+        statements: list[Statement] = [Barrier()] if queries else []
         for number in map(Extent, range(self.block.few_rounds)):
-            found += [Set(STEP.name, number), Set(STAGE.name, number)]
-            found += self._few_used(queries, number, number, is_first=False)
-        return found
+            statements += [Set(STEP.name, number), Set(STAGE.name, number)]
+            statements += self._few_used(queries, number, number, is_first=False)
+        return statements
 
     def _few_used(
         self, queries: Sequence[Statement], number: Expr, stage: Expr, *, is_first: bool = True
@@ -215,7 +215,7 @@ class WarpKeys:
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
     is_part: bool = False
-    """Whether it is a part of a resident kernel, which has few instructions more than it needs."""
+    """Whether it is a part of a persistent kernel, which has few instructions more than it needs."""
 
     @property
     def by_lanes(self) -> LaneKeys:
@@ -249,13 +249,15 @@ class WarpKeys:
         every = partial(copied, ("k", "v"))
         if self.block.buffers > 1:
             use = partial(used, [where_keys(*scored, *weights, *summed), *moved])
-            by = Groups(refill="before", barrier=WarpBarrier())
+            by = CopyGroups(refill="before", barrier=WarpBarrier())
             return pipeline(self.block.buffers, count, every, use, by, stage_of=self._stage_of)
         operands = (
-            Operand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
-            Operand(partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]),
+            StagedOperand(partial(copied, ("k",)), partial(used, [where_keys(*scored)])),
+            StagedOperand(
+                partial(copied, ("v",)), partial(used, [where_keys(*summed), *moved]), [where_keys(*weights)]
+            ),
         )
-        by = Groups(refill="after", barrier=WarpBarrier())
+        by = CopyGroups(refill="after", barrier=WarpBarrier())
         return Pipeline(1, count, operands, by, first=every, stage_of=self._stage_of)
 
     @property
@@ -266,16 +268,16 @@ class WarpKeys:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
         block, a = self.block, self.block.problem
         lead = (*block.lead[:-1], divided(block.lead[-1], a.groups))
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for name, columns in (("k", a.d), ("v", a.dv)):
             source = Tensor(name, block.dtype, a.strides[name])
             target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
-            found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
-        return [When(block.has_keys, tuple(found))] if block.spare else found
+            statements.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
+        return [When(block.has_keys, tuple(statements))] if block.spare else statements
 
     def after_stages(self, rounds: Sequence[Statement], *, is_guarded: bool) -> list[Statement]:
-        """The rounds of a warp of a resident kernel, whose first keys are on their way; with `is_guarded` warps without
-        keys have none."""
+        """The rounds of a warp of a persistent kernel, whose first keys are on their way; with `is_guarded`
+        warps without keys have none."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
         queries = [] if isinstance(self.block, LaneTile) else self._queries()
@@ -292,7 +294,7 @@ class WarpKeys:
         fragments = private("q_fragment", u32, block.d // 16, 2, 2)
         *lead, row, _ = self.factors["q"].tensor.strides
         source = Tensor("q", u32, (*lead, row, u32.itemsize), self.factors["q"].tensor.offset)
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for half in FRAGMENT_ROWS:
             query = Name(half.query)
             for step in range(block.d // 16):
@@ -301,8 +303,8 @@ class WarpKeys:
                     value: Expr = Number(0, u32)
                     if half in block.lane_rows and 16 * step + 8 * side < a.d:
                         value = Load(source, (*block.lead, clamped(query, a.queries), pair))
-                    found.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
-        return found
+                    statements.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
+        return statements
 
     def rounds(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round."""

@@ -3,7 +3,7 @@
 A warp has 8 keys in a round. Neighbouring lanes share the features of a key, so that a few shuffles sum a score; the
 largest of a round is found by shuffles too. Each lane then has a few columns of the values, and takes the weight of
 every key from the lane that has it. Any product by tensor cores lowers the clock of an H200 by a tenth, so that a
-resident kernel without one is faster in all of its parts.
+persistent kernel without one is faster in all of its parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from dataclasses import replace
 from dovetail.ir.dtype import bool_, f32, u16, u32, u64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
-from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.softmax import (
+    At,
+    LaneRow,
+    Numerics,
+    ScoreLayout,
+    f32_name,
+    started,
+    times,
+    with_lane,
+)
 from dovetail.kernels.gpu.attention.tile import LaneTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, SharedTile, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import CHUNK
@@ -47,7 +56,7 @@ _OF_VALUES = (u16, u32, u64, u64)
 """Words of 1, 2 and 4 columns."""
 
 
-class LaneKeys(Layout, HeldMasks):
+class LaneKeys(ScoreLayout, HeldMasks):
     """What a warp does with the keys and values of a round: scores are summed by neighbouring lanes."""
 
     merges_late = True
@@ -80,11 +89,11 @@ class LaneKeys(Layout, HeldMasks):
 
     def started(self) -> list[Statement]:
         """No sums yet."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for r in self.rows:
-            found += started([LaneRow(r)])
-            found += [Set(f"sum{r}_{e}", Number(0.0, f32)) for e in range(self._columns)]
-        return found
+            statements += started([LaneRow(r)])
+            statements += [Set(f"sum{r}_{e}", Number(0.0, f32)) for e in range(self._columns)]
+        return statements
 
     def _key(self, first: Expr, number: int) -> Expr:
         return add(first, add(divided(LANE, self.sharing), Extent(number * self._at_once)))
@@ -137,27 +146,27 @@ class LaneKeys(Layout, HeldMasks):
 
     def scored(self) -> list[Statement]:
         """The products of queries and keys, in all lanes that share a key."""
-        found: list[Statement] = [Set(f"score{p}_{r}", Number(0.0, f32)) for p in self.passes for r in self.rows]
+        statements: list[Statement] = [Set(f"score{p}_{r}", Number(0.0, f32)) for p in self.passes for r in self.rows]
         count = self.block.problem.d // (CHUNK * self.sharing)
-        found.append(Loop("chunk", Extent(count), tuple(self._chunk_scored(Name("chunk"))), rolled=True))
-        found += [AllReduce(f"score{p}_{r}", "add", f32, self.sharing) for p in self.passes for r in self.rows]
-        return found
+        statements.append(Loop("chunk", Extent(count), tuple(self._chunk_scored(Name("chunk"))), rolled=True))
+        statements += [AllReduce(f"score{p}_{r}", "add", f32, self.sharing) for p in self.passes for r in self.rows]
+        return statements
 
     def _chunk_scored(self, number: Expr) -> list[Statement]:
         """A chunk of each lane. It is a loop: all blocks wait for code, which is read once in each pass."""
-        found, keys = list[Statement](), list[list[Expr]]()
+        statements, keys = list[Statement](), list[list[Expr]]()
         chunk = add(mul(number, Extent(self.sharing)), remainder(LANE, self.sharing))
         for p in self.passes:
             line = add(divided(LANE, self.sharing), Extent(p * self._at_once))
-            found += self._words(f"keys_of{p}", *self.tiles["k"].place(Name("stage"), line, chunk))
-            keys.append(self._widened(found, f"keys_of{p}", _WORDS))
+            statements += self._words(f"keys_of{p}", *self.tiles["k"].place(Name("stage"), line, chunk))
+            keys.append(self._widened(statements, f"keys_of{p}", _WORDS))
         for r in self.rows:
-            found += self._query_words(f"query_of{r}", r, chunk)
-            for e, q in enumerate(self._widened(found, f"query_of{r}", _WORDS)):
+            statements += self._query_words(f"query_of{r}", r, chunk)
+            for e, q in enumerate(self._widened(statements, f"query_of{r}", _WORDS)):
                 for p in self.passes:
                     score = f32_name(f"score{p}_{r}")
-                    found.append(Set(score.name, Call("fma", (q, keys[p][e], score), f32)))
-        return found
+                    statements.append(Set(score.name, Call("fma", (q, keys[p][e], score), f32)))
+        return statements
 
     def _words(self, name: str, tensor: Tensor, at: tuple[Expr, ...]) -> list[Statement]:
         """Words of a tile in shared memory."""
@@ -175,14 +184,14 @@ class LaneKeys(Layout, HeldMasks):
         at = (*self.block.lead, Extent(row))
         return [Set(f"{name}_{w}", Load(source, (*at, add(first, Extent(w))))) for w in range(_WORDS)]
 
-    def _widened(self, found: list[Statement], name: str, count: int) -> list[Expr]:
+    def _widened(self, statements: list[Statement], name: str, count: int) -> list[Expr]:
         """Elements of words, in f32."""
         every: list[Expr] = []
         for w in range(count):
             word = Name(f"{name}_{w}", u32)
             for half in range(2):
                 bits = Call("shift_right", (word, Number(16, u32)), u32) if half else word
-                found.append(Set(f"{name}_{w}{'ab'[half]}", self._wide(cast_to(bits, u16))))
+                statements.append(Set(f"{name}_{w}{'ab'[half]}", self._wide(cast_to(bits, u16))))
                 every.append(f32_name(f"{name}_{w}{'ab'[half]}"))
         return every
 
@@ -195,26 +204,26 @@ class LaneKeys(Layout, HeldMasks):
 
     def summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for r in self.rows:
             for e in range(self._columns):
                 name = f32_name(f"sum{r}_{e}")
-                found.append(Set(name.name, times(name, f32_name(f"shrunk{r}"))))
-        return [*found, Loop("own", Extent(self._at_once), tuple(self._own_summed(Name("own"))), rolled=True)]
+                statements.append(Set(name.name, times(name, f32_name(f"shrunk{r}"))))
+        return [*statements, Loop("own", Extent(self._at_once), tuple(self._own_summed(Name("own"))), rolled=True)]
 
     def _own_summed(self, number: Expr) -> list[Statement]:
         """The keys of some lanes that share one, by the columns of each lane."""
-        found: list[Statement] = [Set("from", mul(number, Extent(self.sharing)))]
+        statements: list[Statement] = [Set("from", mul(number, Extent(self.sharing)))]
         for p in self.passes:
-            values = self._values(found, p, add(number, Extent(p * self._at_once)))
+            values = self._values(statements, p, add(number, Extent(p * self._at_once)))
             for r in self.rows:
-                found.append(FromLane(f"given{r}", f"weight{p}_{r}", Name("from"), f32))
+                statements.append(FromLane(f"given{r}", f"weight{p}_{r}", Name("from"), f32))
                 for e, value in enumerate(values):
                     name = f32_name(f"sum{r}_{e}")
-                    found.append(Set(name.name, Call("fma", (f32_name(f"given{r}"), value, name), f32)))
-        return found
+                    statements.append(Set(name.name, Call("fma", (f32_name(f"given{r}"), value, name), f32)))
+        return statements
 
-    def _values(self, found: list[Statement], p: int, line: Expr) -> list[Expr]:
+    def _values(self, statements: list[Statement], p: int, line: Expr) -> list[Expr]:
         """The columns of a lane of a value, by words that are as wide as these: LLVM sees no alignment in a loop."""
         many = min(self._columns, len(_OF_VALUES))
         kind, first = _OF_VALUES[many - 1], mul(LANE, Extent(self._columns))
@@ -224,26 +233,26 @@ class LaneKeys(Layout, HeldMasks):
             word = Name(f"values_of{p}_{w}", kind)
             words = replace(tensor, dtype=kind, strides=(*tensor.strides[:-1], kind.itemsize))
             place = add(divided(at[-1], many), Extent(w))
-            found.append(Set(word.name, Load(words, (*at[:-1], place))))
+            statements.append(Set(word.name, Load(words, (*at[:-1], place))))
             for i in range(max(1, many // 2)):
                 pair = Call("shift_right", (word, Number(32 * i, kind)), kind) if i else word
-                found.append(Set(f"{word.name}_{i}", cast_to(pair, u32)))
-            every += self._widened(found, word.name, max(1, many // 2))[:many]
+                statements.append(Set(f"{word.name}_{i}", cast_to(pair, u32)))
+            every += self._widened(statements, word.name, max(1, many // 2))[:many]
         return every
 
     def stored(self, target: Tensor) -> list[Statement]:
-        """What a warp has of each query: weighted sums, the largest score and the total."""
-        found, own, dv = list[Statement](), self._columns, self.block.dv
-        found += self.combined(self._queries, "total", "add")
+        """Store the accumulators of a warp for each query: weighted sums, the largest score and the total."""
+        statements, own, dv = list[Statement](), self._columns, self.block.dv
+        statements += self.combined(self._queries, "total", "add")
         last: list[Statement] = []
         for r in self.rows:
             at = (ThreadIndex("warp"), Extent(r))
             for e in range(own):
                 column = add(mul(LANE, Extent(own)), Extent(e))
-                found.append(Store(target, (*at, column), f32_name(f"sum{r}_{e}")))
+                statements.append(Store(target, (*at, column), f32_name(f"sum{r}_{e}")))
             last.append(Store(target, (*at, Extent(dv)), f32_name(f"most{r}")))
             last.append(Store(target, (*at, Extent(dv + 1)), f32_name(f"total{r}")))
-        return [*found, When(Call("equal", (LANE, ZERO), bool_), tuple(last))]
+        return [*statements, When(Call("equal", (LANE, ZERO), bool_), tuple(last))]
 
 
 def _number(at: At) -> int:

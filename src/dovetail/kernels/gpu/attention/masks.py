@@ -100,13 +100,13 @@ def _loaded_words() -> Tensor:
 
 def word_gathered() -> list[Statement]:
     """`seen`, the bits of the lane's keys, and `some`, which is not 0 where a lane of the warp sees one."""
-    found: list[Statement] = [Set("low", Number(0, u32)), Set("high", Number(0, u32))]
+    statements: list[Statement] = [Set("low", Number(0, u32)), Set("high", Number(0, u32))]
     for w in range(_WORDS):
         name, place = ("low", w) if w < 8 else ("high", w - 8)
         bools = Call("bit_and", (Load(_loaded_words(), (Extent(w),)), Number(_FIRST_BITS, u32)), u32)
         four = Call("shift_right", (Call("mul", (bools, Number(_GATHER, u32)), u32), Number(24, u32)), u32)
         four = Call("shift_left", (four, Number(4 * place, u32)), u32)
-        found.append(Set(name, Call("bit_or", (Name(name, u32), four), u32)))
+        statements.append(Set(name, Call("bit_or", (Name(name, u32), four), u32)))
     high = Call("shift_left", (cast_to(Name("high", u32), u64), Number(32, u64)), u64)
     every = Call("bit_or", (high, cast_to(Name("low", u32), u64)), u64)
     own = cast_to(Call("shift_right", (every, cast_to(Name("mask_past"), u64)), u64), u32)
@@ -114,7 +114,7 @@ def word_gathered() -> list[Statement]:
     after = Call("sub", (Extent(LANES), Call("maximum", (Name("mask_left"), Extent(0)), i64)), i64)
     there = Call("shift_right", (Number(0xFFFFFFFF, u32), cast_to(after, u32)), u32)
     return [
-        *found,
+        *statements,
         Set("seen", Call("bit_and", (own, there), u32)),
         Set("one", Call("not_equal", (Name("seen", u32), Number(0, u32)), bool_)),
         Ballot("some", "one"),
@@ -173,14 +173,14 @@ def seen_loaded(tile: AttendTile, number: Expr) -> list[Statement]:
     a, row, source = tile.problem, Name("row"), Tensor("keep", bool_, tile.problem.strides["keep"])
     first = add(Name("top"), mul(remainder(ThreadIndex("warp"), tile.warps), Extent(_QUERIES)))
     query = minimum(add(first, row), Extent(a.queries - 1))
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for word in range(_words(tile)):
         key = add(tile.first_key(number), add(LANE, Extent(word * LANES)))
         there, at = Name(f"there{word}", bool_), Name(f"seen_key{word}")
-        found += [Set(at.name, minimum(key, Extent(a.keys - 1))), Set(there.name, less(key, Extent(a.keys)))]
+        statements += [Set(at.name, minimum(key, Extent(a.keys - 1))), Set(there.name, less(key, Extent(a.keys)))]
         sees = Call("bit_and", (Load(source, (*tile.lead, query, at)), there), bool_)
-        found.append(unrolled("row", _QUERIES, Store(_sees(tile), (row, Extent(word)), sees)))
-    return found
+        statements.append(unrolled("row", _QUERIES, Store(_sees(tile), (row, Extent(word)), sees)))
+    return statements
 
 
 def where_seen(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
@@ -196,11 +196,11 @@ def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
     if tile.sees_ahead:
         return [*word_gathered(), *_own_bits(tile, when)]
     row, some = Name("row"), Name("some", u32)
-    found: list[Statement] = [Set(some.name, _NONE)]
+    statements: list[Statement] = [Set(some.name, _NONE)]
     for word in range(_words(tile)):
         kept, bits = Name(f"seen{word}", u32), Name("ballot", u32)
         is_own = Call("equal", (LANE, row), bool_)
-        found += [
+        statements += [
             Set(kept.name, _NONE),
             unrolled(
                 "row",
@@ -211,7 +211,7 @@ def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
                 Set(kept.name, Call("where", (is_own, bits, kept), u32)),
             ),
         ]
-    return [*found, *_own_bits(tile, when)]
+    return [*statements, *_own_bits(tile, when)]
 
 
 def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
@@ -233,7 +233,7 @@ def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
 def ranges_seen(tile: AttendTile) -> list[Statement]:
     """The bits of each lane's queries where they see keys from one to another."""
     a, every = tile.problem, Number(0xFFFFFFFF, u32)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for half in tile.lane_rows:
         query = Name(half.query)
         end = minimum(add(query, Extent(1)), Extent(a.keys)) if a.causal else Extent(a.keys)
@@ -245,8 +245,8 @@ def ranges_seen(tile: AttendTile) -> list[Statement]:
                 begin = _less_by(add(query, Extent(1)), add(first, Extent(a.window)))
                 bits = Call("bit_and", (bits, Call("shift_left", (every, _place(begin)), u32)), u32)
             own = cast_to(mul(remainder(LANE, 4), Extent(2)), u32)
-            found.append(Set(_bits(half, word).name, Call("shift_right", (bits, own), u32)))
-    return found
+            statements.append(Set(_bits(half, word).name, Call("shift_right", (bits, own), u32)))
+    return statements
 
 
 def _less_by(x: Expr, y: Expr) -> Expr:
@@ -285,19 +285,23 @@ class SeenAhead:
 
     @property
     def ahead(self) -> int:
-        """Rounds: keys are copied one or two before the round of their weights, and what is seen is told before."""
+        """Rounds ahead: keys are copied one or two rounds before their weights, and their flags are stored before."""
         return 3 if self.tile.overlaps else 2
 
     def first(self) -> list[Statement]:
         """What is seen in the first rounds."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number, when in enumerate(_TIMES[: self.ahead]):
-            found += [*seen_loaded(self.tile, Extent(number)), *_gathered(self.tile, when), self._told(Extent(number))]
+            statements += [
+                *seen_loaded(self.tile, Extent(number)),
+                *_gathered(self.tile, when),
+                self._flagged(Extent(number)),
+            ]
         # Without a key there is no mask, and no round.
         keys = self.tile.problem.keys
-        return found if isinstance(keys, int) and keys > 0 else [When(has_keys(self.tile), tuple(found))]
+        return statements if isinstance(keys, int) and keys > 0 else [When(has_keys(self.tile), tuple(statements))]
 
-    def _told(self, slot: Expr) -> Statement:
+    def _flagged(self, slot: Expr) -> Statement:
         warp = ThreadIndex("warp")
         tell = Store(_flags(self.tile), (slot, warp), Name("some", u32))
         return When(Call("equal", (LANE, Extent(0)), bool_), (tell,))
@@ -305,10 +309,10 @@ class SeenAhead:
     def where(self, number: Expr, work: Sequence[Statement]) -> list[Statement]:
         """Work of a warpgroup, where one of its queries sees a key of a round."""
         slot, bits, first = remainder(number, ROUNDS), Name("bits", u32), mul(GROUP, Extent(GROUP_WARPS))
-        found: list[Statement] = [Set(bits.name, _NONE)]
+        statements: list[Statement] = [Set(bits.name, _NONE)]
         for warp in [add(first, Extent(i)) for i in range(GROUP_WARPS)]:
-            found.append(Set(bits.name, Call("bit_or", (bits, Load(_flags(self.tile), (slot, warp))), u32)))
-        return [*found, When(Call("not_equal", (bits, _NONE), bool_), tuple(work))]
+            statements.append(Set(bits.name, Call("bit_or", (bits, Load(_flags(self.tile), (slot, warp))), u32)))
+        return [*statements, When(Call("not_equal", (bits, _NONE), bool_), tuple(work))]
 
     def loaded(self) -> list[Statement]:
         """Load the mask of the first round of which it is not known what is seen."""
@@ -316,17 +320,17 @@ class SeenAhead:
 
     def kept(self) -> list[Statement]:
         """What is seen in that round, before a barrier."""
-        return [*_gathered(self.tile, _TIMES[self.ahead]), self._told(remainder(Name("unseen"), ROUNDS))]
+        return [*_gathered(self.tile, _TIMES[self.ahead]), self._flagged(remainder(Name("unseen"), ROUNDS))]
 
     def moved(self) -> list[Statement]:
         """The next round becomes this one."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for to, of in pairwise(_TIMES[: self.ahead + 1]):
             for word in range(_words(self.tile)):
                 for half in self.tile.lane_rows:
                     name = _bits(half, word).name
-                    found.append(Set(name + to, Name(name + of, u32)))
-        return found
+                    statements.append(Set(name + to, Name(name + of, u32)))
+        return statements
 
 
 _SHIFTS, _SHIFT = "shifts", "shift"
@@ -430,7 +434,7 @@ class HeldMasks(ABC):
 
     def loaded(self, number: Expr, when: str = "") -> list[Statement]:
         """Load the masks of a round."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for name, dtype in self.masks:
             source = Tensor(name, dtype, self.block.problem.strides[name])
             for row in self.rows_of(name):
@@ -440,25 +444,25 @@ class HeldMasks(ABC):
                     load = Load(source, (*self.block.lead, *place))
                     return [*before, Store(self.held(name, row, when), at, load)]
 
-                found += self.each(one)
-        return found
+                statements += self.each(one)
+        return statements
 
     def moved(self) -> list[Statement]:
         """The next round's masks become those of the round."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for name, _ in self.masks:
             for row in self.rows_of(name):
                 to, of = self.held(name, row), self.held(name, row, NEXT)
-                found += self.each(lambda at, to=to, of=of: [Store(to, at, Load(of, at))])
-        return found
+                statements += self.each(lambda at, to=to, of=of: [Store(to, at, Load(of, at))])
+        return statements
 
     def of(self, row: LaneRow, at: At) -> dict[str, Expr]:
         """The mask of a score, and whether its key is kept."""
-        found: dict[str, Expr] = {}
+        masks: dict[str, Expr] = {}
         for name, _ in self.masks:
             own = row if row in self.rows_of(name) else self.rows_of(name)[-1]
-            found[name] = Load(self.held(name, own), at)
-        return found | ({"keep": is_kept(found["keep"])} if "keep" in found else {})
+            masks[name] = Load(self.held(name, own), at)
+        return masks | ({"keep": is_kept(masks["keep"])} if "keep" in masks else {})
 
 
 def is_kept(byte: Expr) -> Expr:
@@ -498,23 +502,23 @@ def shown(tile: AttendTile, score: Expr, row: LaneRow, at: At, held: HeldMasks |
     """A score of key `key` as the softmax sees it, with masks from where the tile has them."""
     a, key, query = tile.problem, Name("key"), Name(row.query)
     inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-    given: dict[str, Expr] = {}
+    masks: dict[str, Expr] = {}
     if held is not None:
-        given = held.of(row, at)
+        masks = held.of(row, at)
     else:
         for name, dtype in (("mask", tile.dtype), ("keep", bool_)):
             if name in a.strides:
-                given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
+                masks[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
     if tile.leaves_out:
-        given["keep"] = is_seen(tile, row)
-    seen: list[Expr] = [given["keep"]] if "keep" in given else []
+        masks["keep"] = is_seen(tile, row)
+    seen: list[Expr] = [masks["keep"]] if "keep" in masks else []
     if tile.sees_ranges:
         seen.append(is_seen(tile, row))
     elif a.causal:
         seen.append(less(key, add(query, Extent(1))))
         if a.window is not None:
             seen.append(less(query, add(key, Extent(a.window))))
-    mask = tile.numerics.of_mask(given["mask"]) if "mask" in given else None
+    mask = tile.numerics.of_mask(masks["mask"]) if "mask" in masks else None
     shifts = Shifts(tile)
     if shifts.are_ahead:
         mask = shifts.at(add(mul(remainder(LANE, 4), Extent(2)), add(mul(Name("j"), Extent(8)), Name("e"))))

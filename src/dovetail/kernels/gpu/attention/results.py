@@ -60,13 +60,16 @@ def staged_written(tile: AttendTile, results: Callable[[LaneRow], list[tuple[Exp
     item, warp = tile.dtype.itemsize, ThreadIndex("warp")
     pitch = (tile.dv + CHUNK) * item
     room = Tensor(_STAGED, tile.dtype, (WARP_ROWS * pitch, pitch, item), space="shared")
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for half in FRAGMENT_ROWS:
         row = add(divided(LANE, 4), Extent(8 * half.number))
-        found += [Store(room, (warp, row, column), value) for column, value in results(half)]
+        statements += [Store(room, (warp, row, column), value) for column, value in results(half)]
     a, groups = tile.problem, tile.dv // CHUNK
     target = Tensor("y", tile.dtype, a.strides["y"])
-    found += [WarpBarrier(), Set("first_query", Call("sub", (Name(FRAGMENT_ROWS[0].query), divided(LANE, 4)), i64))]
+    statements += [
+        WarpBarrier(),
+        Set("first_query", Call("sub", (Name(FRAGMENT_ROWS[0].query), divided(LANE, 4)), i64)),
+    ]
     for turn in range(WARP_ROWS * groups // LANES):
         own = add(LANE, Extent(turn * LANES))
         line, first = divided(own, groups), mul(remainder(own, groups), Extent(CHUNK))
@@ -75,15 +78,15 @@ def staged_written(tile: AttendTile, results: Callable[[LaneRow], list[tuple[Exp
         for e in range(CHUNK):
             column = add(first, Extent(e))
             stores.append(Store(target, (*tile.lead, query, column), Load(room, (warp, line, column))))
-        found.append(Set(query.name, add(Name("first_query"), line)))
-        found.append(When(less(query, Extent(a.queries)), tuple(stores)))
-    return [*found, WarpBarrier()]
+        statements.append(Set(query.name, add(Name("first_query"), line)))
+        statements.append(When(less(query, Extent(a.queries)), tuple(stores)))
+    return [*statements, WarpBarrier()]
 
 
 def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
     if tile.parts > 1:
-        return left_over(tile)
+        return partial_stored(tile)
     if isinstance(tile, GroupTile) and tile.is_apart:
         return _exchanged(tile)
     if tile.splits > 1:
@@ -91,25 +94,25 @@ def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     inverses = [Set(f"inverse{half.number}", inverse_of(tile, f32_name(half.total))) for half in FRAGMENT_ROWS]
     if staged:
         return [*inverses, *staged_written(tile, lambda half: _own_results(tile, half))]
-    found: list[Statement] = [*inverses]
+    statements: list[Statement] = [*inverses]
     for half in FRAGMENT_ROWS:
         every = _own_results(tile, half)
         for j, pair in enumerate(zip(every[::2], every[1::2], strict=True)):
             fits = 8 * j + 8 <= tile.problem.dv
             stores = [_stored(tile, Name(half.query), column, value, fits) for column, value in pair]
-            found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
-    return found
+            statements.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return statements
 
 
 def _own_results(tile: AttendTile, half: LaneRow) -> list[tuple[Expr, Expr]]:
     """The results of a row of a lane: columns, and weighted sums over the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
-    found: list[tuple[Expr, Expr]] = []
+    results: list[tuple[Expr, Expr]] = []
     for j, e in product(range(tile.dv // 8), range(2)):
         column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
         total = times(Load(sums, (Extent(j), Extent(2 * half.number + e))), f32_name(f"inverse{half.number}"))
-        found.append((column, cast_to(total, tile.dtype)))
-    return found
+        results.append((column, cast_to(total, tile.dtype)))
+    return results
 
 
 def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool) -> Statement:
@@ -120,23 +123,23 @@ def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool
 
 
 def inverse_of(tile: AttendTile, total: Expr) -> Expr:
-    """What weighted sums are multiplied by."""
+    """Return the factor of weighted sums: one over the total."""
     a = tile.problem
-    found: Expr = Call("near_div", (Number(1.0, f32), total), f32)
+    inverse: Expr = Call("near_div", (Number(1.0, f32), total), f32)
     if a.empty == "zero":
         some = Call("greater", (total, Number(0.0, f32)), bool_)
-        found = Call("where", (some, found, Number(0.0, f32)), f32)
+        inverse = Call("where", (some, inverse, Number(0.0, f32)), f32)
     elif a.zero_unseen:
         none = Call("equal", (total, Number(0.0, f32)), bool_)
-        found = Call("where", (none, Number(0.0, f32), found), f32)
+        inverse = Call("where", (none, Number(0.0, f32), inverse), f32)
     if not isinstance(a.keys, int) or a.keys == 0:
-        found = Call("where", (less(ZERO, Extent(a.keys)), found, Number(0.0, f32)), f32)
-    return found
+        inverse = Call("where", (less(ZERO, Extent(a.keys)), inverse, Number(0.0, f32)), f32)
+    return inverse
 
 
-def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[Statement]:
-    """What this block has of each query, in the workspace; `own_stored` is how a warp stores its share, if not as
-    fragments."""
+def partial_stored(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[Statement]:
+    """Store this block's partial result of each query in the workspace; `own_stored` stores the share of a warp that is
+    not in fragments."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
     assert isinstance(tile, ClusterTile), "warps share the keys of a block"
@@ -170,9 +173,9 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
 
 
 def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
-    """What a warp has of each query: weighted sums, the largest score and the total."""
+    """Store the accumulators of a warp for each query: weighted sums, the largest score and the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for half in tile.lane_rows:
         at = of(Name(half.query))
         stores: list[Statement] = []
@@ -183,8 +186,8 @@ def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Exp
         own = [Store(target, (*at, Extent(tile.dv)), f32_name(half.most))]
         own.append(Store(target, (*at, Extent(tile.dv + 1)), f32_name(half.total)))
         stores.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
-        found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
-    return found
+        statements.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return statements
 
 
 def parts_combined(tile: AttendTile) -> list[Statement]:
@@ -217,9 +220,9 @@ def _share_combined(tile: AttendTile) -> Loop:
         column = (When(inside[0], column),) if inside else column
         return Loop("within", Extent(tile.share), (*place, *column), kind="thread")
     at = [Set("within", divided(Name("own"), lanes)), Set("of_lane", remainder(Name("own"), lanes))]
-    *found, last = _column_combined(tile, Name("share_number"), Name("within"), lanes)
+    *sets, last = _column_combined(tile, Name("share_number"), Name("within"), lanes)
     stored = When(both(Call("equal", (Name("of_lane"), ZERO), bool_), *inside), (last,))
-    return Loop("own", Extent(tile.share * lanes), (*at, *place, *found, stored), kind="thread")
+    return Loop("own", Extent(tile.share * lanes), (*at, *place, *sets, stored), kind="thread")
 
 
 def _lanes(tile: AttendTile) -> int:
@@ -243,35 +246,35 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
 
 
 def _exchanged(tile: GroupTile) -> list[Statement]:
-    """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
+    """The same of two warpgroups: each has half of the columns in the end, and sends the sums of the other half.
 
     A thread has the rows and columns of the thread of the other group with its number.
     """
     count = tile.dv // 16 * 4
-    sums, told = private("sums", f32, 2, count), tile.told
+    sums, target = private("sums", f32, 2, count), tile.exchanged
     thread, e, other = remainder(THREAD, GROUP_WARPS * LANES), Name("e"), Call("sub", (Extent(1), GROUP), i64)
     kept = [f32_name(name) for half in FRAGMENT_ROWS for name in (half.most, half.total)]
 
-    def told_by(group: Expr, number: Expr) -> tuple[Expr, ...]:
+    def place_of(group: Expr, number: Expr) -> tuple[Expr, ...]:
         return group, divided(number, 4), thread, remainder(number, 4)
 
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for group in range(2):
-        tell = Store(told, told_by(Extent(group), e), Load(sums, (Extent(1 - group), e)))
-        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
-    found += [Store(told, told_by(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
-    found.append(Barrier())
+        tell = Store(target, place_of(Extent(group), e), Load(sums, (Extent(1 - group), e)))
+        statements.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
+    statements += [Store(target, place_of(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
+    statements.append(Barrier())
     for half in FRAGMENT_ROWS:
-        most, total = (Load(told, told_by(other, Extent(count + 2 * half.number + i))) for i in range(2))
-        found += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
+        most, total = (Load(target, place_of(other, Extent(count + 2 * half.number + i))) for i in range(2))
+        statements += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
     for group in range(2):
-        stores = [s for half in FRAGMENT_ROWS for s in _half_stored(tile, half, group, told_by)]
-        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
-    return [*found, Barrier()]
+        stores = [s for half in FRAGMENT_ROWS for s in _half_stored(tile, half, group, place_of)]
+        statements.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
+    return [*statements, Barrier()]
 
 
 def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
-    """What a group's sums of a query are multiplied by, and those of the other."""
+    """Set the factors of both groups' sums of a query."""
     own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
     shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
     total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))
@@ -285,21 +288,21 @@ def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
 
 
 def _half_stored(
-    tile: GroupTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+    tile: GroupTile, half: LaneRow, group: int, place_of: Callable[[Expr, Expr], tuple[Expr, ...]]
 ) -> list[Statement]:
     """The results of a query in a group's half of the columns."""
     count = tile.dv // 16 * 4
     sums, query = private("sums", f32, 2, count), Name(half.query)
     own, other = (f32_name(f"{name}{half.number}") for name in ("own_share", "other_share"))
-    found: list[Statement] = []
+    stores: list[Statement] = []
     for j in range(tile.dv // 16):
         for e in range(2):
             number = Extent(4 * j + 2 * half.number + e)
-            more = times(Load(tile.told, told_by(Extent(1 - group), number)), other)
+            more = times(Load(tile.exchanged, place_of(Extent(1 - group), number)), other)
             value = plus(times(Load(sums, (Extent(group), number)), own), more)
             column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * (group * tile.dv // 16 + j) + e))
-            found.append(_stored(tile, query, column, value, fits=True))
-    return [When(less(query, Extent(tile.problem.queries)), tuple(found))]
+            stores.append(_stored(tile, query, column, value, fits=True))
+    return [When(less(query, Extent(tile.problem.queries)), tuple(stores))]
 
 
 def _combined(tile: AttendTile) -> list[Statement]:
@@ -307,16 +310,18 @@ def _combined(tile: AttendTile) -> list[Statement]:
     sums, shares = private("sums", f32, tile.dv // 8, 4), tile.shares
     warp = ThreadIndex("warp")
     part, first = divided(warp, tile.warps), mul(remainder(warp, tile.warps), Extent(16))
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for half in FRAGMENT_ROWS:
         row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
         for j in range(tile.dv // 8):
             for e in range(2):
                 column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                found.append(Store(shares, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+                statements.append(
+                    Store(shares, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e))))
+                )
         own = [Store(shares, (part, row, Extent(tile.dv)), f32_name(half.most))]
         own.append(Store(shares, (part, row, Extent(tile.dv + 1)), f32_name(half.total)))
-        found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+        statements.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
     groups = tile.dv // CHUNK
     row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
     body: list[Statement] = [
@@ -338,7 +343,15 @@ def _combined(tile: AttendTile) -> list[Statement]:
     fits = tile.problem.dv % CHUNK == 0 and tile.problem.dv == tile.dv
     stores = unrolled("e", CHUNK, _stored(tile, Name("query"), column, value, fits))
     body.append(When(less(Name("query"), Extent(tile.problem.queries)), (stores,)))
-    return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
+    return [*statements, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["are_staged", "cluster_combined", "inverse_of", "left_over", "parts_combined", "staged_allocated", "written"]
+__all__ = [
+    "are_staged",
+    "cluster_combined",
+    "inverse_of",
+    "partial_stored",
+    "parts_combined",
+    "staged_allocated",
+    "written",
+]

@@ -1,8 +1,8 @@
 """Attention of one query for each head, computed in f32: blocks share the keys of a head, warps those of a block.
 
 Queries of heads that share keys are the rows of one head. Eight neighbouring lanes share the features of a key, and
-have an online softmax of their own until all keys are seen. What they found is combined in shared memory, and what
-blocks found in the workspace.
+have an online softmax of their own until all keys are seen. Shared memory combines the results of
+warps, and the workspace those of blocks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dovetail.kernels.gpu.attention.masks import masked
 from dovetail.kernels.gpu.attention.softmax import (
     At,
     LaneRow,
-    Layout,
     Numerics,
+    ScoreLayout,
     f32_name,
     merged,
     minus,
@@ -131,19 +131,19 @@ class RowTile:
 
     @property
     def partial(self) -> Tensor:
-        """What each block found: leading axes, head, share of the columns, part."""
+        """The partial result of each block: leading axes, head, share of the columns, part."""
         shape = self.partial_shape
         return Tensor(PARTIAL, f32, tuple([product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]))
 
     @property
-    def found(self) -> Tensor:
-        """Sums that each group of lanes found of each row."""
+    def group_sums(self) -> Tensor:
+        """The accumulators of each group of lanes for each row."""
         item, width = f32.itemsize, self.problem.dv
         return Tensor("found", f32, (self.rows * width * item, width * item, item), space="shared")
 
     @property
     def kept(self) -> Tensor:
-        """The largest score and the total that each warp found of each row."""
+        """The largest score and the total of each warp for each row."""
         item = f32.itemsize
         return Tensor("kept", f32, (self.rows * 2 * item, 2 * item, item), space="shared")
 
@@ -184,24 +184,24 @@ def equal(x: Expr, y: Expr) -> Expr:
 
 
 def combined(tile: RowTile) -> list[Statement]:
-    """What all warps found, in shared memory; a thread has a column of a row."""
+    """Combine the results of all warps in shared memory; a thread has a column of a row."""
     of, kept = tile.problem, tile.kept
-    found: list[Statement] = []
+    statements: list[Statement] = []
     last: list[Statement] = []
     own = add(mul(WARP, Extent(tile.keys)), divided(LANE, SHARING))
     for r in range(tile.rows):
         top, total = f"top{r}", f"total{r}"
-        found += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
+        statements += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
         shrunk = tile.numerics.exp(minus(f32_name(f"most{r}"), or_zero(f32_name(top))))
-        found.append(Set(f"less{r}", shrunk))
+        statements.append(Set(f"less{r}", shrunk))
         # Lanes that share a key have the same total.
         part = Call("mul", (f32_name(total), Number(1 / SHARING, f32)), f32)
-        found += [Set(total, Call("mul", (part, f32_name(f"less{r}")), f32)), AllReduce(total, "add", f32)]
+        statements += [Set(total, Call("mul", (part, f32_name(f"less{r}")), f32)), AllReduce(total, "add", f32)]
         for i, f in enumerate(tile.features(of.dv)):
             value = Call("mul", (f32_name(f"sum{r}_{i}"), f32_name(f"less{r}")), f32)
-            found.append(Store(tile.found, (own, Extent(r), f), value))
+            statements.append(Store(tile.group_sums, (own, Extent(r), f), value))
         last += [Store(kept, (WARP, Extent(r), Extent(i)), f32_name(n)) for i, n in enumerate((top, total))]
-    found += [When(equal(LANE, ZERO), tuple(last)), Barrier()]
+    statements += [When(equal(LANE, ZERO), tuple(last)), Barrier()]
     row, column = Name("row"), Name("column")
     each: list[Statement] = [Set(row.name, divided(Name("own"), of.dv))]
     each.append(Set(column.name, remainder(Name("own"), of.dv)))
@@ -209,8 +209,8 @@ def combined(tile: RowTile) -> list[Statement]:
     if tile.parts == 1:
         each.append(_stored(tile, row, column))
     else:
-        each += _left_over(tile)
-    return [*found, Loop("own", Extent(tile.rows * of.dv), tuple(each), kind="thread"), Barrier()]
+        each += _partial_stored(tile)
+    return [*statements, Loop("own", Extent(tile.rows * of.dv), tuple(each), kind="thread"), Barrier()]
 
 
 def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
@@ -222,14 +222,14 @@ def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
 
     def value(warp: Expr) -> Expr:
         first = mul(warp, Extent(tile.keys))
-        groups = [Load(tile.found, (add(first, Extent(group)), row, column)) for group in range(tile.keys)]
+        groups = [Load(tile.group_sums, (add(first, Extent(group)), row, column)) for group in range(tile.keys)]
         return reduce(plus, groups)
 
     return merged(tile.numerics, WARPS, kept(0), {"value": value, "total": kept(1)})
 
 
-def _left_over(tile: RowTile) -> list[Statement]:
-    """What this block found of a column, for the block that combines it."""
+def _partial_stored(tile: RowTile) -> list[Statement]:
+    """Store this block's partial result of a column for the block that combines it."""
     at = (*tile.lead, divided(Name("own"), tile.share), Name("part"))
     within = remainder(Name("own"), tile.share)
     names = ("most", *["total"] * (PADDED - 1))
@@ -239,7 +239,7 @@ def _left_over(tile: RowTile) -> list[Statement]:
 
 
 def shares_combined(tile: RowTile) -> list[Statement]:
-    """A share of the columns from what all blocks found: some lanes share a column, with a few parts each."""
+    """Combine a share of the columns over all blocks: some lanes share a column, with a few parts each."""
     dv, share = tile.problem.dv, tile.share
     lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= tile.lanes * WARPS])
     lanes = lanes if share * lanes % tile.lanes == 0 else 1
@@ -286,8 +286,8 @@ def has_one_query(value: Value) -> bool:
 
 def widens_keys(value: Value, locations: TensorLocations) -> Widened | None:
     """An attention of one query that reads keys or values of f16, and computes with them as f32; None for others."""
-    found = find_widened(value, locations) if value.op is region else None
-    return found if found is not None and has_one_query(found.anchor) else None
+    widened = find_widened(value, locations) if value.op is region else None
+    return widened if widened is not None and has_one_query(widened.anchor) else None
 
 
 def is_attention(value: Value) -> bool:
@@ -310,26 +310,26 @@ def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     value, y = of.value, of.step.results[0]
     widened = widens_keys(value, of.locations)
     if widened is not None:
-        found = widened.attention({"y": y}, of.locations)
-        if isinstance(found, Refused):
-            return found
-        given = [name for name in found.pointers if name != "y"]
-        offsets = {name: widened.offset(name) for name in given}
-        operands = {name: widened.operand(name) for name in given}
+        attention = widened.attention({"y": y}, of.locations)
+        if isinstance(attention, Refused):
+            return attention
+        names = [name for name in attention.pointers if name != "y"]
+        offsets = {name: widened.offset(name) for name in names}
+        operands = {name: widened.operand(name) for name in names}
         aligned = [n for n, nbytes in of.locations.alignment(operands).items() if nbytes % u64.itemsize == 0]
-        return Offer(lambda: _job(found, of, {**operands, "y": y}, offsets, frozenset(aligned)))
+        return Offer(lambda: _job(attention, of, {**operands, "y": y}, offsets, frozenset(aligned)))
     if not isinstance(value.op, FusedOp) or not has_one_query(value):
         return Refused("attention_of_f32_has_one_query", str(value.type))
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
-    found = attention_of(value, call, of.locations)
-    if isinstance(found, Refused):
-        return found
-    bindings = {name: y if name == "y" else call[name] for name in found.pointers}
-    return Offer(lambda: _job(found, of, bindings, {}))
+    attention = attention_of(value, call, of.locations)
+    if isinstance(attention, Refused):
+        return attention
+    bindings = {name: y if name == "y" else call[name] for name in attention.pointers}
+    return Offer(lambda: _job(attention, of, bindings, {}))
 
 
 @dataclass(frozen=True, slots=True)
-class RowWriter:
+class RowAttend:
     """The job of one attention."""
 
     tile: RowTile
@@ -378,13 +378,13 @@ class RowWriter:
         strides = (*front, SHARING * VECTOR * last, VECTOR * last, last)
         tensor = Tensor(name, self.tile.dtype(name), strides, self.offsets.get(name, 0))
         width = self.problem.dv if name == "v" else self.problem.d
-        found: list[Set] = []
+        statements: list[Set] = []
         if self._in_words(name):
             return self._halves_loaded(name, place, width, prefix)
         for i in range(width // SHARING):
             at = (Extent(i // VECTOR), remainder(LANE, SHARING), Extent(i % VECTOR))
-            found.append(Set(f"{prefix}_{i}", cast_to(Load(tensor, (*place, *at)), f32)))
-        return found
+            statements.append(Set(f"{prefix}_{i}", cast_to(Load(tensor, (*place, *at)), f32)))
+        return statements
 
     def _in_words(self, name: str) -> bool:
         """Whether four neighbouring elements of f16 are one word of 64 bits in memory: LLVM sees no alignment where
@@ -397,20 +397,20 @@ class RowWriter:
     def _halves_loaded(self, name: str, place: tuple[Expr, ...], width: int, prefix: str) -> list[Set]:
         *front, last = self.problem.strides[name]
         strides = (*front, SHARING * VECTOR * last, VECTOR * last)
-        tensor, found = Tensor(name, u64, strides, self.offsets.get(name, 0)), list[Set]()
+        tensor, statements = Tensor(name, u64, strides, self.offsets.get(name, 0)), list[Set]()
         for i in range(width // SHARING // VECTOR):
             word = Name(f"{prefix}_word{i}", u64)
-            found.append(Set(word.name, Load(tensor, (*place, Extent(i), remainder(LANE, SHARING)))))
+            statements.append(Set(word.name, Load(tensor, (*place, Extent(i), remainder(LANE, SHARING)))))
             for j in range(VECTOR):
                 bits = cast_to(Call("shift_right", (word, Number(16 * j, u64)), u64) if j else word, u16)
-                found.append(
+                statements.append(
                     Set(f"{prefix}_{VECTOR * i + j}", cast_to(Call("bitcast", (bits,), self.tile.dtype(name)), f32))
                 )
-        return found
+        return statements
 
     def _prefetched(self, place: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """The keys and values of a block come to L2 before the kernels before it have ended, where rows are dense."""
-        of, found = self.problem, list[Statement]()
+        of, statements = self.problem, list[Statement]()
         *lead, head = self.tile.lead
         head = head if of.groups == 1 else divided(head, of.groups)
         each = floordiv(self.tile.span + (WARPS - 1), WARPS)
@@ -422,7 +422,7 @@ class RowWriter:
                 return ()
             source = Tensor(name, kind, of.strides[name], self.offsets.get(name, 0))
             nbytes = mul(count, Extent(width * kind.itemsize))
-            found.append(Prefetch(source, (*lead, head, Name("first"), ZERO), nbytes))
+            statements.append(Prefetch(source, (*lead, head, Name("first"), ZERO), nbytes))
         start = mul(Name("part"), Extent(self.tile.span))
         ends = minimum(add(start, Extent(self.tile.span)), Extent(of.keys))
         inside = both(less(Name("first"), Name("last")), equal(LANE, ZERO))
@@ -430,63 +430,63 @@ class RowWriter:
             *place,
             Set("first", add(start, mul(WARP, Extent(each)))),
             Set("last", ends),
-            When(inside, tuple(found)),
+            When(inside, tuple(statements)),
         )
 
     def _keys(self) -> list[Statement]:
-        """What each warp finds of its keys."""
+        """The rounds of a warp over its keys."""
         of = self.problem
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for r in range(self.tile.rows):
-            found += [*self._loaded("q", (*self.tile.lead, Extent(r)), f"q{r}"), *started([LaneRow(r)])]
-            found += [Set(f"sum{r}_{i}", Number(0, f32)) for i in range(of.dv // SHARING)]
+            statements += [*self._loaded("q", (*self.tile.lead, Extent(r)), f"q{r}"), *started([LaneRow(r)])]
+            statements += [Set(f"sum{r}_{i}", Number(0, f32)) for i in range(of.dv // SHARING)]
         keys, parts, together = self.keys, self.tile.parts, WARPS * self.tile.keys * AT_ONCE
         span = keys.share(parts)
         start = mul(Name("part"), span) if parts > 1 else ZERO
         end = minimum(add(start, span), keys.count) if parts > 1 else keys.count
-        found += [*keys.counted(), Set("start", start), Set("end", end)]
+        statements += [*keys.counted(), Set("start", start), Set("end", end)]
         rounds = ceiling(span, together)
-        return [*found, Loop("round", rounds, tuple(self._round()), rolled=True)]
+        return [*statements, Loop("round", rounds, tuple(self._round()), rolled=True)]
 
     def _round(self) -> list[Statement]:
         """Some keys of a warp: all of them on their way, then the sums with one after the other. Those that a warp does
         not have are near ones, and not seen: a branch around them takes longer."""
-        of, found = self.problem, list[Statement]()
+        of, statements = self.problem, list[Statement]()
         each = range(AT_ONCE)
         for u in each:
             number = mul(add(mul(Name("round"), Extent(AT_ONCE)), Extent(u)), Extent(WARPS * self.tile.keys))
             first = add(Name("start"), add(number, mul(WARP, Extent(self.tile.keys))))
             key = add(first, divided(LANE, SHARING))
-            found.append(Set(f"key{u}", key))
+            statements.append(Set(f"key{u}", key))
             last = Call("sub", (self.keys.count, Extent(1)), i64) if of.page else Extent(of.keys - 1)
-            found.append(Set(f"near{u}", minimum(Name(f"key{u}"), last)))
-            found += self.keys.found(u)
-            found += [s for name in "kv" for s in self._loaded(name, self.keys.place(u), f"{name}{u}")]
-            found += [s for r in range(self.tile.rows) for s in self._masks_loaded(r, u)]
+            statements.append(Set(f"near{u}", minimum(Name(f"key{u}"), last)))
+            statements += self.keys.located(u)
+            statements += [s for name in "kv" for s in self._loaded(name, self.keys.place(u), f"{name}{u}")]
+            statements += [s for r in range(self.tile.rows) for s in self._masks_loaded(r, u)]
         for u in each:
-            found += [*self._scored(u), *[s for r in range(self.tile.rows) for s in self._weighed(r, u)]]
-        return found
+            statements += [*self._scored(u), *[s for r in range(self.tile.rows) for s in self._weighed(r, u)]]
+        return statements
 
     def _scored(self, u: int) -> list[Statement]:
         """The scores of a key, in all lanes that share it."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for r in range(self.tile.rows):
             halves: list[Expr] = [Number(0, f32), Number(0, f32)]
             for i in range(self.problem.d // SHARING):
                 halves[i % 2] = Call("fma", (f32_name(f"q{r}_{i}"), f32_name(f"k{u}_{i}"), halves[i % 2]), f32)
-            found.append(Set(f"score{r}_{u}", Call("add", tuple(halves), f32)))
-        found += [AllReduce(f"score{r}_{u}", "add", f32, SHARING) for r in range(self.tile.rows)]
-        return found
+            statements.append(Set(f"score{r}_{u}", Call("add", tuple(halves), f32)))
+        statements += [AllReduce(f"score{r}_{u}", "add", f32, SHARING) for r in range(self.tile.rows)]
+        return statements
 
     def _weighed(self, r: int, u: int) -> list[Statement]:
         """The sums of a row with those of a key."""
         row = LaneRow(r)
         weight, shrunk = f32_name("weight"), f32_name(row.shrunk)
-        found = OneScore(self, u).weighted([row])
+        statements = OneScore(self, u).weighted([row])
         for i in range(self.problem.dv // SHARING):
             own = f32_name(f"sum{r}_{i}")
-            found.append(Set(own.name, Call("fma", (weight, f32_name(f"v{u}_{i}"), times(own, shrunk)), f32)))
-        return found
+            statements.append(Set(own.name, Call("fma", (weight, f32_name(f"v{u}_{i}"), times(own, shrunk)), f32)))
+        return statements
 
     def _masks_loaded(self, r: int, u: int) -> list[Set]:
         """The masks of a key, on their way with it: a byte that is no condition yet is not awaited."""
@@ -512,12 +512,12 @@ class RowWriter:
         return masked(of, self.tile.numerics, f32_name(f"score{r}_{u}"), mask, [seen])
 
 
-class OneScore(Layout):
+class OneScore(ScoreLayout):
     """The score of one key, which all lanes that share it have; other lanes have an online softmax of their own."""
 
     sums_late = True
 
-    def __init__(self, writer: RowWriter, number: int) -> None:
+    def __init__(self, writer: RowAttend, number: int) -> None:
         self.numerics, self._writer, self._number = writer.tile.numerics, writer, number
 
     def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
@@ -545,7 +545,7 @@ def offer_paged(
         return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {vector}")
     if not isinstance(a.queries, int) or a.queries * max(a.d, a.dv) > MOST_FEATURES:
         return Refused("queries_fit_registers", f"{a.queries} of {max(a.d, a.dv)}", f"at most {MOST_FEATURES} features")
-    writer = RowWriter(RowTile.of(a, device, LAUNCH), device, {}, frozenset(aligned))
+    writer = RowAttend(RowTile.of(a, device, LAUNCH), device, {}, frozenset(aligned))
     return Offer(lambda: writer.job(bindings), name="attend_paged")
 
 
@@ -557,7 +557,7 @@ def _job(
     aligned: frozenset[str] = frozenset(),
 ) -> Job:
     device = of.device or H200
-    return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
+    return RowAttend(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
 __all__ = [

@@ -141,7 +141,7 @@ def started(rows: Sequence[LaneRow]) -> list[Statement]:
     return [s for row in rows for s in (Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32)))]
 
 
-class Layout(ABC):
+class ScoreLayout(ABC):
     """Which lane has which score of a round, and the online softmax of them."""
 
     numerics: Numerics
@@ -178,9 +178,9 @@ class Layout(ABC):
 
     def weighted(self, rows: Sequence[LaneRow]) -> list[Statement]:
         """Scores, which become weights; what is kept of queries so far, and what it shrinks by."""
-        found = [s for row in rows for s in self._find_largest(row)]
-        found += self.combined(rows, "round_most", "maximum")
-        return found + [s for row in rows for s in self._weigh(row)]
+        statements = [s for row in rows for s in self._find_largest(row)]
+        statements += self.combined(rows, "round_most", "maximum")
+        return statements + [s for row in rows for s in self._weigh(row)]
 
     def _starts_late(self) -> bool:
         return self.merges_late or self.numerics.is_folded
@@ -198,12 +198,12 @@ class Layout(ABC):
         numerics, most, safe = self.numerics, self.own("round_most", row), self.own("safe", row)
         before, shrunk, total = f32_name(row.most), f32_name(row.shrunk), f32_name(row.total)
         factor = Number(numerics.scale, f32)
-        found: list[Statement] = []
+        statements: list[Statement] = []
         if self._starts_late():
-            found.append(Set(most.name, largest(before, times(most, factor) if numerics.is_folded else most)))
-        found.append(Set(safe.name, or_zero(most)))
-        found += [Set("below", minus(Number(0.0, f32), safe))] if numerics.is_folded else []
-        found += [Set(shrunk.name, numerics.exp(minus(before, safe))), Set(before.name, most)]
+            statements.append(Set(most.name, largest(before, times(most, factor) if numerics.is_folded else most)))
+        statements.append(Set(safe.name, or_zero(most)))
+        statements += [Set("below", minus(Number(0.0, f32), safe))] if numerics.is_folded else []
+        statements += [Set(shrunk.name, numerics.exp(minus(before, safe))), Set(before.name, most)]
 
         def weight_of(at: At) -> Expr:
             score = self.score(row, at)
@@ -218,20 +218,24 @@ class Layout(ABC):
                 weights.append(self.weight(row, at))
                 return [Set(weights[-1].name, weight_of(at)), *self.kept(row, at, weights[-1])]
 
-            found += self.each(one_of)
+            statements += self.each(one_of)
             first, *others = weights
             every = numerics.shrunk(total, shrunk, first)
             for weight in others:
                 every = plus(every, weight)
-            return [*found, Set(total.name, every)]
+            return [*statements, Set(total.name, every)]
 
         def one(at: At) -> list[Statement]:
             weight = self.weight(row, at)
             of_round = Set("round_total", plus(f32_name("round_total"), weight))
             return [Set(weight.name, weight_of(at)), *self.kept(row, at, weight), of_round]
 
-        found += [Set("round_total", Number(0.0, f32)), *self.each(one), *self.combined([row], "round_total", "add")]
-        return [*found, Set(total.name, numerics.shrunk(total, shrunk, f32_name("round_total")))]
+        statements += [
+            Set("round_total", Number(0.0, f32)),
+            *self.each(one),
+            *self.combined([row], "round_total", "add"),
+        ]
+        return [*statements, Set(total.name, numerics.shrunk(total, shrunk, f32_name("round_total")))]
 
 
 def merged(
@@ -279,8 +283,8 @@ __all__ = [
     "MINUS_INFINITY",
     "At",
     "LaneRow",
-    "Layout",
     "Numerics",
+    "ScoreLayout",
     "f32_name",
     "largest",
     "merged",

@@ -45,10 +45,10 @@ def rotated(a: Attention, dtype: DType, tensor: Tensor, name: str, at: tuple[Exp
     cos, sin = [
         cast_to(Load(Tensor(n, dtype, a.strides[f"{n}_{name}"]), (*at[:-1], turn)), f32) for n in ("cos", "sin")
     ]
-    found = Call("add", (Call("mul", (own, cos), f32), Call("mul", (pair, sin), f32)), f32)
+    turned_pair = Call("add", (Call("mul", (own, cos), f32), Call("mul", (pair, sin), f32)), f32)
     if turned < a.d:
-        found = Call("where", (less(k, Extent(turned)), found, own), f32)
-    return cast_to(found, dtype)
+        turned_pair = Call("where", (less(k, Extent(turned)), turned_pair, own), f32)
+    return cast_to(turned_pair, dtype)
 
 
 AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
@@ -81,13 +81,13 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     if not isinstance(value.op, FusedOp):
         return Refused("op_is_attention", value.op.name)
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
-    found = attention_of(value, call, of.locations)
-    if isinstance(found, Refused):
-        return found
-    if max(found.d, found.dv) > WIDEST:
-        return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
-    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
-    problem = by_key_head(found)
+    attention = attention_of(value, call, of.locations)
+    if isinstance(attention, Refused):
+        return attention
+    if max(attention.d, attention.dv) > WIDEST:
+        return Refused("features_fit_registers", str(max(attention.d, attention.dv)), f"at most {WIDEST}")
+    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in attention.pointers}
+    problem = by_key_head(attention)
     aligned = of.locations.alignment(dict(bindings))
     factors = {name: _factor(problem, value.dtype, name) for name in AXES}
     copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
@@ -98,10 +98,10 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
 
 def narrow_sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     """The same of an attention of 16-bit floats."""
-    found = of.once(sources_of)
-    if isinstance(found, Refused) or found.dtype in (bf16, f16):
-        return found
-    return Refused("tensor_cores_have_the_dtype", found.dtype.name, "f16 or bf16")
+    sources = of.once(sources_of)
+    if isinstance(sources, Refused) or sources.dtype in (bf16, f16):
+        return sources
+    return Refused("tensor_cores_have_the_dtype", sources.dtype.name, "f16 or bf16")
 
 
 def _factor(a: Attention, dtype: DType, name: str) -> Factor:
@@ -145,11 +145,11 @@ class KeyRows:
         return Extent(floordiv(self.problem.keys + (parts - 1), parts))
 
     def counted(self) -> list[Statement]:
-        """What must be known of a block's keys before the first of them."""
+        """Load what a block needs before the first of its keys."""
         return []
 
-    def found(self, number: int) -> list[Statement]:
-        """Find the key `near` with a number."""
+    def located(self, number: int) -> list[Statement]:
+        """Locate the key `near` with a number: its page and its slot."""
         return []
 
     def place(self, number: int) -> tuple[Expr, ...]:
@@ -170,11 +170,11 @@ class KeyPages(KeyRows):
 
     def counted(self) -> list[Statement]:
         a = self.problem
-        given = Load(Tensor("lengths", i32, a.strides["lengths"]), self.lead[:1])
+        length = Load(Tensor("lengths", i32, a.strides["lengths"]), self.lead[:1])
         # No sequence has more keys than pages of the table have room for.
-        return [Set("length", clamped_to(cast_to(given, i64), a.keys))]
+        return [Set("length", clamped_to(cast_to(length, i64), a.keys))]
 
-    def found(self, number: int) -> list[Statement]:
+    def located(self, number: int) -> list[Statement]:
         a, near = self.problem, Name(f"near{number}")
         page = Load(Tensor("table", i32, a.strides["table"]), (*self.lead[:1], divided(near, a.page)))
         return [Set(f"page{number}", cast_to(page, i64)), Set(f"slot{number}", remainder(near, a.page))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import prod
 from typing import ClassVar, Self
 
@@ -13,6 +14,7 @@ from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.softmax import LaneRow, Numerics
 from dovetail.kernels.gpu.gemm.fragments import divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
+from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -36,6 +38,8 @@ GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
 """The warpgroup of a thread."""
 KEYS = 64
 """Keys that a warp goes through at once."""
+LEAST_KEYS = 16
+"""The same where shared memory has no room for more: they are a fragment of values."""
 MOST_WARPS = 4
 LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
@@ -49,7 +53,7 @@ CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
 PART_BYTES = 64 << 10
-"""The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
+"""The same of a part of a persistent kernel: weights of the products after it arrive meanwhile."""
 PART_BUFFERS = 2
 """Rounds of keys that a warp of such a part has room for, at most; one leaves room for twice as many warps."""
 SPLIT_BYTES = 128 << 10
@@ -89,9 +93,9 @@ class AttendTile:
         if parts > 1 and device.cluster and in_clusters:
             return ClusterTile.by(problem, dtype, device, request, CLUSTER_KEYS)
         if parts > 1:
-            return AttendTile(problem, dtype, 1, 1, parts)
+            return _fitting(AttendTile(problem, dtype, 1, 1, parts), device)
         warps, splits, keys = _warps(problem, device)
-        return AttendTile(problem, dtype, warps, splits, warp_keys=keys)
+        return _fitting(AttendTile(problem, dtype, warps, splits, warp_keys=keys), device)
 
     @property
     def threads(self) -> int:
@@ -112,6 +116,20 @@ class AttendTile:
         """Whether warps go through all keys at once, so that nothing is copied for a next round."""
         keys = self.problem.keys
         return self.parts == 1 and isinstance(keys, int) and 0 < keys <= self.keys
+
+    @property
+    def held_rounds(self) -> int:
+        """Rounds whose keys and values are in shared memory at once."""
+        return 1 if self.is_one_round else 2
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory for queries, keys, values and shares."""
+        keys = self.held_rounds * self.keys
+        tiles = [self.rows * self.d, keys * self.d, keys * self.dv]
+        each = [count * self.dtype.itemsize for count in tiles]
+        each += [alloc.count * alloc.dtype.itemsize for alloc in self.shares_allocated()]
+        return sum([-(-nbytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for nbytes in each])
 
     @property
     def holds_masks(self) -> bool:
@@ -275,8 +293,8 @@ class GroupTile(AttendTile):
         return not self.leaves_out and hides and (a.causal or is_ragged)
 
     @property
-    def told(self) -> Tensor:
-        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
+    def exchanged(self) -> Tensor:
+        """What two warpgroups exchange in the end, in fours of a thread: half of its accumulators, then the largest
         score and the total of both of its rows."""
         item = f32.itemsize
         four = GROUP_WARPS * LANES * 4 * item
@@ -314,10 +332,16 @@ class ClusterTile(AttendTile):
         # Addresses of two rounds take more registers than threads have that copy weights, too.
         most = PART_BUFFERS if device.copying_warp else 1
         buffers = most if is_part and room // nbytes < CLUSTER_WARPS else 2
-        splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
         blocks = _resident_parts(problem, device) if is_part else device.cluster
-        spare = CLUSTER_WARPS - splits if is_part else 0
-        return cls(problem, dtype, 1, splits, blocks, keys, spare, buffers, **options)
+
+        def tile(splits: int) -> Self:
+            spare = CLUSTER_WARPS - splits if is_part else 0
+            return cls(problem, dtype, 1, splits, blocks, keys, spare, buffers, **options)
+
+        splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
+        while splits > 1 and tile(splits).shared_bytes > device.shared_bytes:
+            splits -= 1
+        return tile(splits)
 
     @property
     def threads(self) -> int:
@@ -326,6 +350,10 @@ class ClusterTile(AttendTile):
     @property
     def is_one_round(self) -> bool:
         return False
+
+    @property
+    def held_rounds(self) -> int:
+        return self.buffers
 
     @property
     def holds_masks(self) -> bool:
@@ -403,7 +431,7 @@ class LaneTile(ClusterTile):
 
 
 @dataclass(frozen=True, slots=True)
-class FmaTile(AttendTile):
+class FmaAttendTile(AttendTile):
     """Threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
 
     kernel = "attend_fma"
@@ -424,6 +452,13 @@ class FmaTile(AttendTile):
     @property
     def lane_rows(self) -> tuple[LaneRow, ...]:
         return FMA_ROWS
+
+
+def _fitting(tile: AttendTile, device: GpuDevice) -> AttendTile:
+    """The tile with so few keys of a warp that the shared memory of a block has room for them."""
+    while tile.shared_bytes > device.shared_bytes and tile.warp_keys > LEAST_KEYS:
+        tile = replace(tile, warp_keys=max(LEAST_KEYS, tile.warp_keys // 32 * 16))
+    return tile
 
 
 def lead_of(a: Attention) -> tuple[Name, ...]:
@@ -492,7 +527,7 @@ __all__ = [
     "PARTIAL",
     "AttendTile",
     "ClusterTile",
-    "FmaTile",
+    "FmaAttendTile",
     "GroupTile",
     "LaneTile",
     "lead_of",

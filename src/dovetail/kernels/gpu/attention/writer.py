@@ -3,7 +3,7 @@
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
 next ones in flight. Scores stay in registers, where they become the left factor of the second product. On Hopper the
 four warps of 64 queries multiply together, by keys and values in shared memory. Where queries are few and keys are
-many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
+many, blocks share the keys, and combine their partial results: as a cluster, or in a second kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.kernels.gpu.attention.masks import SeenAhead, Shifts, seen_allocat
 from dovetail.kernels.gpu.attention.results import (
     are_staged,
     cluster_combined,
-    left_over,
+    partial_stored,
     parts_combined,
     staged_allocated,
     written,
@@ -54,7 +54,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.order.passes import in_passes
-from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import STAGE, STEP, CopyGroups, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -143,7 +143,7 @@ class AttendWriter:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
         launch = self._launch(count, shared)
         if parts > 1:
-            return self._in_parts(body, place, launch, count)
+            return self._split_keys(body, place, launch, count)
         of, sizes, schedule = tuple(self.bindings), sizes_in(body), Schedule("block", count)
         kernel = Kernel(self.block.kernel, of, ("y",), "tile", body, sizes=sizes, launch=launch, schedule=schedule)
         return Job(kernel, self.bindings, Tiles(count, self.rows))
@@ -156,7 +156,7 @@ class AttendWriter:
         """The results of the queries of a block."""
         return [Set("top", top), *self._queries(), *self._keys(), *self._written()]
 
-    def _in_parts(
+    def _split_keys(
         self, body: tuple[Statement, ...], place: Sequence[Statement], launch: Launch, count: Size
     ) -> Job | Refused:
         """Blocks that share keys, and a kernel that combines what they have."""
@@ -179,8 +179,8 @@ class AttendWriter:
         each = (*(Set(name.name, index) for name, index in place), *parts_combined(self.block))
         body = (Loop("tile", Extent(product(shape)), each, kind="block"),)
         launch = Launch(product(shape), min(256, -(-a.dv // 32) * 32))
-        made = Kernel("attend_sum", (PARTIAL, "y"), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
-        return made, product(shape)
+        kernel = Kernel("attend_sum", (PARTIAL, "y"), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
+        return kernel, product(shape)
 
     def _allocations(self) -> list[Alloc]:
         return [
@@ -216,8 +216,8 @@ class AttendWriter:
         first, k = self._first(name, mul(self.block.key_round(number), Extent(self.keys)))
         if not self.copies:
             return stored(self.tile(name), self.factors[name], first, k, self.threads, 0, 1)
-        given = self.tile(name), self.factors[name], self.axes[name], first, k, stage
-        return [rolled(s) for s in copied(*given, self.threads, 0, 1)]
+        arguments = self.tile(name), self.factors[name], self.axes[name], first, k, stage
+        return [rolled(s) for s in copied(*arguments, self.threads, 0, 1)]
 
     @staticmethod
     def _first(name: str, key: Expr) -> tuple[Expr, Expr]:
@@ -282,13 +282,13 @@ class AttendWriter:
     @property
     def steps(self) -> Pipeline:
         """Rounds of keys and values."""
-        given, seen = (self._copied, self._weighted), seen_loaded(self.block, STEP)
+        work, seen = (self._copied, self._weighted), seen_loaded(self.block, STEP)
         if not self.copies:
-            return pipeline(1, self._rounds(), *given, Stores(), meanwhile=seen)
+            return pipeline(1, self._rounds(), *work, Stores(), meanwhile=seen)
         if self.block.is_one_round:
-            return pipeline(1, 1, *given, Groups(refill="never"), meanwhile=seen)
-        by = Groups(refill="before")
-        return pipeline(2, self._rounds(), *given, by, stage_of=self._stage, meanwhile=seen)
+            return pipeline(1, 1, *work, CopyGroups(refill="never"), meanwhile=seen)
+        by = CopyGroups(refill="before")
+        return pipeline(2, self._rounds(), *work, by, stage_of=self._stage, meanwhile=seen)
 
     def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
         return [*self._loaded("k", number, stage), *self._loaded("v", number, stage)]
@@ -329,8 +329,8 @@ class GroupAttend(AttendWriter):
         return 2 * self.block.splits
 
     def _stage(self, number: Expr) -> Expr:
-        found = remainder(number, 2)
-        return add(mul(GROUP, Extent(2)), found) if self.block.is_apart else found
+        buffer = remainder(number, 2)
+        return add(mul(GROUP, Extent(2)), buffer) if self.block.is_apart else buffer
 
     def _blocks(self, blocks: Size) -> Size:
         return blocks if self.block.turns == 1 else 1
@@ -340,14 +340,16 @@ class GroupAttend(AttendWriter):
 
     def _turns(self) -> list[Statement]:
         """The results of all queries, block by block, with the same keys and values in shared memory."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for turn in range(self.block.turns):
-            found += [Set("top", Extent(turn * self.rows)), *self._started()]
+            statements += [Set("top", Extent(turn * self.rows)), *self._started()]
             first = self._loaded("q", ZERO, ZERO)
-            found += self._groups.later(self._fragments()) if turn else self._groups.first(first, self._fragments())
+            statements += (
+                self._groups.later(self._fragments()) if turn else self._groups.first(first, self._fragments())
+            )
             following = [Set("top", Extent((turn + 1) * self.rows)), *first] if turn + 1 < self.block.turns else []
-            found += [*self._groups.few_rounds(turn, following), *self._written()]
-        return [*found, Barrier()]
+            statements += [*self._groups.few_rounds(turn, following), *self._written()]
+        return [*statements, Barrier()]
 
     def _launch(self, grid: Size, shared: int) -> Launch:
         # Tiles of warpgroups are aligned as dynamic shared memory is.
@@ -365,15 +367,15 @@ class GroupAttend(AttendWriter):
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
         at = mul(self.block.key_round(number), Extent(self.keys))
         at = self.block.first_key(number) if self.block.is_apart else at
-        given = self.tile(name), self.factors[name], self.axes[name], *self._first(name, at), stage
+        arguments = self.tile(name), self.factors[name], self.axes[name], *self._first(name, at), stage
         if name == "q":
-            return copied(*given, self.threads, 0, 1, in_columns=True)
+            return copied(*arguments, self.threads, 0, 1, in_columns=True)
         threads, thread = self.threads, THREAD
         if self.block.is_apart:
             threads, thread = GROUP_WARPS * LANES, remainder(THREAD, GROUP_WARPS * LANES)
         left = minimum(Call("sub", (Extent(self.problem.keys), at), i64), Extent(self.keys))
         there = Set("there", Call("cast", (Call("maximum", (left, ZERO), i64),), i32))
-        return [there, *copied(*given, threads, 0, 1, thread, in_columns=True, there=Name("there", i32))]
+        return [there, *copied(*arguments, threads, 0, 1, thread, in_columns=True, there=Name("there", i32))]
 
     @property
     def _groups(self) -> GroupRounds:
@@ -390,11 +392,11 @@ class GroupAttend(AttendWriter):
     @property
     def steps(self) -> Pipeline:
         """Rounds of keys and values of warpgroups that wait for themselves alone."""
-        by = Groups(refill="before", barrier=WarpBarrier(GROUP_WARPS), is_fenced=True)
+        by = CopyGroups(refill="before", barrier=WarpBarrier(GROUP_WARPS), is_fenced=True)
         first = super()._copied
         seen = SeenAhead(self.block).loaded() if self.block.sees_ahead else seen_loaded(self.block, STEP)
-        given = 2, self._rounds(), self._copied, self._weighted, by
-        return pipeline(*given, first=first, stage_of=self._stage, meanwhile=seen)
+        arguments = 2, self._rounds(), self._copied, self._weighted, by
+        return pipeline(*arguments, first=first, stage_of=self._stage, meanwhile=seen)
 
     def _copied(self, number: Expr, stage: Expr) -> list[Statement]:
         copies = super()._copied(number, stage)
@@ -429,7 +431,7 @@ class ClusterAttend(AttendWriter):
     def _by_lanes(self) -> bool:
         return isinstance(self.block, LaneTile)
 
-    def _in_parts(
+    def _split_keys(
         self, body: tuple[Statement, ...], place: Sequence[Statement], launch: Launch, count: Size
     ) -> Job | Refused:
         """The blocks of a cluster wait for each other, and combine what they have themselves."""
@@ -447,10 +449,10 @@ class ClusterAttend(AttendWriter):
     def _written(self) -> list[Statement]:
         if not self._by_lanes:
             return super()._written()
-        return left_over(self.block, self._warp_keys.by_lanes.stored(self.block.query_shares))
+        return partial_stored(self.block, self._warp_keys.by_lanes.stored(self.block.query_shares))
 
     def _allocations(self) -> list[Alloc]:
-        # Parts of a resident kernel take queries from where they are.
+        # Parts of a persistent kernel take queries from where they are.
         tiles = [*AXES][1:] if self.is_part else [*AXES]
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
@@ -477,7 +479,7 @@ class ClusterAttend(AttendWriter):
         return [*start, *self._warp_keys.first(), *queries, self._fragments()]
 
     def _opening(self, place: Sequence[Statement]) -> tuple[Statement, ...]:
-        """The first keys and values, which are copied before a block of a resident kernel waits for its queries."""
+        """The first keys and values, which are copied before a block of a persistent kernel waits for its queries."""
         return (*place, Set("top", ZERO), *self._own_queries(ZERO), *self._warp_keys.first())
 
     def _keys(self) -> list[Statement]:

@@ -1,9 +1,9 @@
-"""Products of one row with few columns of weights in blocks, which bulk copies bring to shared memory.
+"""GEMV with few columns of weights in blocks, which bulk copies bring to shared memory.
 
 A block of threads has the same columns for all of k, and copies them before the kernels before it have ended, or, as a
-part of a resident kernel, while it waits. Eight neighbouring lanes have a column each, and the four groups of eight of
-a warp share the blocks of these columns with each other and with other warps: the eight read the same elements of the
-row at once, from where it was computed or received. Codes are expanded in registers, and sums are f32.
+part of a persistent kernel, while it waits. Eight neighbouring lanes have a column each, and the four groups of eight
+of a warp share the blocks of these columns with each other and with other warps: the eight read the same elements of
+the row at once, from where it was computed or received. Codes are expanded in registers, and sums are f32.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class CopiedBlocks:
         # Blocks of 256 elements that are no units are too few for all lanes that share a column.
         if warps is None or columns is None or right.pack.format.elements > MOST_HELD:
             return None
-        found = CopiedBlocks(left, rights, columns, warps, device.evict_first)
-        fits = found.weight_bytes <= WEIGHT_BYTES and found.shared_bytes <= device.shared_bytes
-        return found if fits and columns <= found.threads else None
+        tile = CopiedBlocks(left, rights, columns, warps, device.evict_first)
+        fits = tile.weight_bytes <= WEIGHT_BYTES and tile.shared_bytes <= device.shared_bytes
+        return tile if fits and columns <= tile.threads else None
 
     @property
     def pack(self) -> PackedTiles:
@@ -169,18 +169,18 @@ class CopiedBlocks:
         whole = self.stream_bytes
         pieces = next(n for n in range(-(-whole // COPY_BYTES), whole) if whole % (16 * n) == 0)
         nbytes = whole // pieces
-        found: list[Statement] = []
+        statements: list[Statement] = []
         if self.norm is not None:
             gains = CopyBulk(self.norm.gains, (ZERO, ZERO), self.norm.gain, (ZERO,), self.norm.nbytes, ARRIVED, ZERO)
-            found.append(When(IS_FIRST, (gains,)))
+            statements.append(When(IS_FIRST, (gains,)))
         for at, right in enumerate(self.rights):
             target = Tensor("weights", u32, (nbytes,), at * whole, space="shared")
             source = Tensor(right.pointer, u32, (whole, nbytes), right.first // self.columns * whole)
             tile = divided(Name("side"), self.columns)
             piece = (Name("copy"),)
             copy = CopyBulk(target, piece, source, (tile, *piece), nbytes, ARRIVED, stage, self.evict_first)
-            found.append(Loop("copy", Extent(pieces), (copy,), kind="thread"))
-        return found
+            statements.append(Loop("copy", Extent(pieces), (copy,), kind="thread"))
+        return statements
 
     def _body(self) -> list[Statement]:
         place: list[Statement] = [
@@ -234,14 +234,14 @@ class CopiedBlocks:
     def _row_sums(self) -> list[Statement]:
         """The sums of the elements of the row that a group of codes multiplies: what is added to all of these codes
         multiplies it, in all columns of a thread."""
-        group, found = self.rights[0].pack.format.group, list[Statement]()
+        group, statements = self.rights[0].pack.format.group, list[Statement]()
         for turn in range(self.turns if self._adds else 0):
             for first in range(0, self.elements, group):
                 left = [self._x(turn, first + i) for i in range(group)]
                 while len(left) > 1:
                     left = [Call("add", (x, y), f32) for x, y in zip(left[::2], left[1::2], strict=True)]
-                found.append(Set(f"row{turn}_{first}", left[0]))
-        return found
+                statements.append(Set(f"row{turn}_{first}", left[0]))
+        return statements
 
     def _x(self, turn: int, number: int) -> Expr:
         """An element of the row, in a register or in shared memory."""
@@ -266,20 +266,20 @@ class CopiedBlocks:
 
     def _squared(self) -> list[Statement]:
         """The row in registers, and the sum of its squares that a warp has."""
-        found: list[Statement] = [Set("square", Number(0, f32))]
+        statements: list[Statement] = [Set("square", Number(0, f32))]
         for i, at in enumerate(self._own_elements()):
             x = Name(f"x{i}", f32)
-            found.append(Set(x.name, Load(self.left.tensor, (*self.left.lead, ZERO, at))))
-            found.append(Set("square", Call("fma", (x, x, Name("square", f32)), f32)))
-        return [*found, AllReduce("square", "add", f32)]
+            statements.append(Set(x.name, Load(self.left.tensor, (*self.left.lead, ZERO, at))))
+            statements.append(Set("square", Call("fma", (x, x, Name("square", f32)), f32)))
+        return [*statements, AllReduce("square", "add", f32)]
 
     def _left_gained(self, norm: RowNorm) -> list[Statement]:
         """The row times the gains, in shared memory."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for i, at in enumerate(self._own_elements()):
             value = Call("mul", (Name(f"x{i}", f32), Load(norm.gains, (ZERO, at))), f32)
-            found.append(Store(self.left_row, (at,), value))
-        return found
+            statements.append(Store(self.left_row, (at,), value))
+        return statements
 
     @property
     def _squares(self) -> Tensor:
@@ -301,30 +301,30 @@ class CopiedBlocks:
     def _summed(self, stream: int, own: int, group: Expr) -> list[Statement]:
         """The sum of a thread's blocks of one column."""
         total = _sum(stream, own)
-        found: list[Statement] = [Set(total.name, Number(0, f32))]
+        statements: list[Statement] = [Set(total.name, Number(0, f32))]
         for turn in range(self.turns):
             prefix = f"word{stream}_{own}_{turn}_"
             read = NamedBlock(self.rights[0].pack, prefix)
-            made = self._block_summed(read, total, turn)
+            products = self._block_summed(read, total, turn)
             words = self.pack.words(read.used, stream * self.stream_bytes, group, turn, prefix)
-            found += [*words, *made]
-        return found
+            statements += [*words, *products]
+        return statements
 
     def _block_summed(self, read: NamedBlock, total: Name, turn: int) -> list[Statement]:
         """A block times its elements of the row. The scale multiplies a group's sum, and what a format adds that of the
         row."""
-        of, found = read.pack.format, list[Statement]()
+        of, statements = read.pack.format, list[Statement]()
         for first in range(0, of.elements, of.group):
             group = [read.element(first + i) for i in range(of.group)]
             part = Name(f"{total.name}_{turn}", f32)
-            found.append(Set(part.name, Number(0, f32)))
+            statements.append(Set(part.name, Number(0, f32)))
             for i, one in enumerate(group):
-                found.append(Set(part.name, Call("fma", (one.code, self._x(turn, first + i), part), f32)))
-            found.append(Set(total.name, Call("fma", (group[0].scale, part, total), f32)))
+                statements.append(Set(part.name, Call("fma", (one.code, self._x(turn, first + i), part), f32)))
+            statements.append(Set(total.name, Call("fma", (group[0].scale, part, total), f32)))
             low = group[0].low
             if low is not None:
-                found.append(Set(total.name, Call("fma", (low, Name(f"row{turn}_{first}", f32), total), f32)))
-        return found
+                statements.append(Set(total.name, Call("fma", (low, Name(f"row{turn}_{first}", f32), total), f32)))
+        return statements
 
     def _stored(self, stream: int, own: int, group: Expr) -> list[Statement]:
         """A sum of a lane, in its plane; streams take turns, eight columns each."""

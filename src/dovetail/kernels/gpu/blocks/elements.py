@@ -114,7 +114,7 @@ def traced(of: Format) -> tuple[Value, BlockParts]:
 
 
 class BlockReader:
-    """The elements of a block whose bytes are given."""
+    """The elements of a block, read from the words of its bytes."""
 
     def __init__(self, of: Format, byte: Callable[[int], Expr]) -> None:
         """`byte` gives a byte of the block as u32."""
@@ -135,8 +135,8 @@ class BlockReader:
         return BlockElement(self._float(parts.codes, place), self._float(parts.scale, place), low)
 
     def _float(self, value: Value, place: Place) -> Expr:
-        found = self._at(value, place)
-        return found.as_float if isinstance(found, Bits) else found
+        element = self._at(value, place)
+        return element.as_float if isinstance(element, Bits) else element
 
     def _at(self, value: Value, place: Place) -> Bits | Expr:
         """A value where it is broadcast to a place."""
@@ -159,13 +159,13 @@ class BlockReader:
             return self._at(*moved(value, place))
         if value.op is ops.gather:
             return _looked_up(value.operands[0], self._bits(value.operands[1], place))
-        given = [self._at(v, place) for v in value.operands]
-        return _COMPUTED[value.op](value, given)
+        operands = [self._at(v, place) for v in value.operands]
+        return _COMPUTED[value.op](value, operands)
 
     def _bits(self, value: Value, place: Place) -> Bits:
-        found = self._at(value, place)
-        assert isinstance(found, Bits), "codes are integers"
-        return found
+        bits = self._at(value, place)
+        assert isinstance(bits, Bits), "codes are integers"
+        return bits
 
 
 def _axis(value: Value, name: str = "axis") -> int:
@@ -201,12 +201,12 @@ def _reshaped(value: Value, place: Place) -> tuple[Value, Place]:
     for at, size in zip(place, value.shape, strict=True):
         assert isinstance(size, int), "blocks have known sizes"
         flat = flat * size + at
-    found: list[int] = []
+    index: list[int] = []
     for size in reversed(value.operands[0].shape):
         assert isinstance(size, int), "blocks have known sizes"
-        found.append(flat % size)
+        index.append(flat % size)
         flat //= size
-    return value.operands[0], tuple(found[::-1])
+    return value.operands[0], tuple(index[::-1])
 
 
 _MOVES: Mapping[Op, Callable[[Value, Place], tuple[Value, Place]]] = {
@@ -218,21 +218,21 @@ _MOVES: Mapping[Op, Callable[[Value, Place], tuple[Value, Place]]] = {
 }
 
 
-def _integers(given: list[Bits | Expr]) -> list[Bits]:
-    found = [x for x in given if isinstance(x, Bits)]
-    assert len(found) == len(given), "operands are integers"
-    return found
+def _integers(operands: list[Bits | Expr]) -> list[Bits]:
+    integers = [x for x in operands if isinstance(x, Bits)]
+    assert len(integers) == len(operands), "operands are integers"
+    return integers
 
 
-def _bitwise(value: Value, given: list[Bits | Expr]) -> Bits:
-    x, y = _integers(given)
+def _bitwise(value: Value, operands: list[Bits | Expr]) -> Bits:
+    x, y = _integers(operands)
     assert not x.offset and not y.offset, "bits have no constant added"
     most = min(x.most, y.most) if value.op is ops.bit_and else (1 << max(x.most, y.most).bit_length()) - 1
     return Bits(_u32(value.op.name, x.expr, y.expr), most)
 
 
-def _shifted(value: Value, given: list[Bits | Expr]) -> Bits:
-    x, by = _integers(given)
+def _shifted(value: Value, operands: list[Bits | Expr]) -> Bits:
+    x, by = _integers(operands)
     if value.op is ops.shift_right:
         assert isinstance(by.expr, Number), "bits are moved down by a constant"
         return Bits(_u32("shift_right", x.expr, by.expr), x.most >> by.most)
@@ -241,9 +241,9 @@ def _shifted(value: Value, given: list[Bits | Expr]) -> Bits:
     return Bits(_u32("shift_left", x.expr, by.expr), min(most, (1 << 32) - 1))
 
 
-def _taken_as(value: Value, given: list[Bits | Expr]) -> Bits | Expr:
+def _taken_as(value: Value, operands: list[Bits | Expr]) -> Bits | Expr:
     """A bitcast."""
-    (x,) = _integers(given)
+    (x,) = _integers(operands)
     match value.dtype:
         case dtype if dtype is i8:
             # The highest bit counts -128: flipped, it is one more 128 than that.
@@ -254,33 +254,33 @@ def _taken_as(value: Value, given: list[Bits | Expr]) -> Bits | Expr:
             return Call("bitcast", (x.expr,), f32)
 
 
-def _cast(value: Value, given: list[Bits | Expr]) -> Bits | Expr:
-    (x,) = given
+def _cast(value: Value, operands: list[Bits | Expr]) -> Bits | Expr:
+    (x,) = operands
     if value.dtype is not f32:
         return x
     return x.as_float if isinstance(x, Bits) else cast_to(x, f32)
 
 
-def _arithmetic(value: Value, given: list[Bits | Expr]) -> Bits | Expr:
-    x, y = given
+def _arithmetic(value: Value, operands: list[Bits | Expr]) -> Bits | Expr:
+    x, y = operands
     if isinstance(x, Bits) and isinstance(y, Bits):
         assert value.op is ops.sub and isinstance(y.expr, Number), "a zero point is subtracted"
         if value.dtype is u32:
             return Bits(_u32("sub", x.expr, y.expr), x.most)
         return Bits(x.expr, x.most, x.offset - y.most)
-    floats = tuple([v.as_float if isinstance(v, Bits) else v for v in given])
+    floats = tuple([v.as_float if isinstance(v, Bits) else v for v in operands])
     return Call(value.op.name, floats, f32)
 
 
-def _chosen(value: Value, given: list[Bits | Expr]) -> Bits:
-    condition, *others = given
+def _chosen(value: Value, operands: list[Bits | Expr]) -> Bits:
+    condition, *others = operands
     x, y = _integers(others)
     assert not isinstance(condition, Bits), "a comparison"
     return Bits(Call("where", (condition, x.expr, y.expr), u32), max(x.most, y.most))
 
 
-def _compared(value: Value, given: list[Bits | Expr]) -> Expr:
-    return Call(value.op.name, tuple([x.expr for x in _integers(given)]), value.dtype)
+def _compared(value: Value, operands: list[Bits | Expr]) -> Expr:
+    return Call(value.op.name, tuple([x.expr for x in _integers(operands)]), value.dtype)
 
 
 _COMPUTED: Mapping[Op, Callable[[Value, list[Bits | Expr]], Bits | Expr]] = {
@@ -306,8 +306,8 @@ def _looked_up(table: Value, at: Bits) -> Bits:
     chosen = _u32("bit_and", _taken(pairs, Number(0, u32), Number(_EVERY_SECOND, u32)), 0x7777)
     low, high = _taken(words[0], words[1], chosen), _taken(words[2], words[3], chosen)
     is_high = _u32("mul", _u32("bit_and", _u32("shift_right", codes, 3), _FOUR), 255)
-    found = _u32("bit_xor", low, _u32("bit_and", _u32("bit_xor", low, high), is_high))
-    return Bits(_u32("bit_and", _u32("shift_right", found, 8 * byte) if byte else found, 255), 255, -128)
+    entry = _u32("bit_xor", low, _u32("bit_and", _u32("bit_xor", low, high), is_high))
+    return Bits(_u32("bit_and", _u32("shift_right", entry, 8 * byte) if byte else entry, 255), 255, -128)
 
 
 def _taken(x: Expr, y: Expr, selector: Expr) -> Expr:

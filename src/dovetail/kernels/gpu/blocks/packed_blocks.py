@@ -41,10 +41,10 @@ def spread(name: str, blocks: Array) -> Array:
     """Blocks [*, bytes] of a format as they are packed."""
     if name not in SPREAD:
         return blocks
-    at, found = slice(SPREAD[name], SPREAD[name] + _BYTES), blocks.copy()
+    at, packed = slice(SPREAD[name], SPREAD[name] + _BYTES), blocks.copy()
     bits = np.unpackbits(blocks[..., at], axis=-1, bitorder="little").reshape(*blocks.shape[:-1], 8, _BYTES)
-    found[..., at] = np.packbits(bits.swapaxes(-1, -2), axis=-1, bitorder="little")[..., 0]
-    return found
+    packed[..., at] = np.packbits(bits.swapaxes(-1, -2), axis=-1, bitorder="little")[..., 0]
+    return packed
 
 
 def _q5_0(block: Value) -> BlockParts:
@@ -137,31 +137,31 @@ class PackedBlocks:
         """Rows of blocks as vectors, what is no whole word, and what units share: [columns, blocks, …] of each."""
         if self.units is None or self.shared is None:
             blocks, size = spread(self.name, rows.reshape(len(rows), -1, self.bytes)), self.words * u32.itemsize
-            found = [_viewed(blocks, self.words_at, size, VECTORS[self.vector])]
+            vectors = [_viewed(blocks, self.words_at, size, VECTORS[self.vector])]
             return (
-                found
+                vectors
                 if self.rest is None
-                else [*found, _viewed(blocks, self.rest_at, self.rest.itemsize, self.rest.numpy)]
+                else [*vectors, _viewed(blocks, self.rest_at, self.rest.itemsize, self.rest.numpy)]
             )
         words, integers, shared = self.units.split(rows, self.depth)
         if self.rest is None:
             words, integers = np.concatenate([words, integers.view(np.uint32)], axis=-1), None
-        found = [words.view(VECTORS[self.vector])]
+        vectors = [words.view(VECTORS[self.vector])]
         rest = [] if self.rest is None or integers is None else [integers.view(self.rest.numpy)]
-        return [*found, *rest, shared.view(self.shared.numpy)]
+        return [*vectors, *rest, shared.view(self.shared.numpy)]
 
     def __call__(self, *parts: Array) -> Array:
         """From blocks [columns, bytes] of some columns after the other."""
         columns, count = sum([len(part) for part in parts]), self.count(parts[0])
-        found = np.empty(self.nbytes(columns, count), np.uint8)
+        packed = np.empty(self.nbytes(columns, count), np.uint8)
         for first, some in pieces(parts):
             at = 0
             for source in self.split(some):
                 size = columns * source.shape[1] * source.shape[2] * source.itemsize
-                target = found[at : at + size].view(source.dtype).reshape(*source.shape[1:], columns)
+                target = packed[at : at + size].view(source.dtype).reshape(*source.shape[1:], columns)
                 target[:, :, first : first + len(some)] = source.transpose(1, 2, 0)
                 at += size
-        return found
+        return packed
 
 
 VECTORS = {1: np.dtype("u4"), 2: np.dtype("u8"), 4: np.dtype("c16")}
@@ -205,7 +205,7 @@ class BlockFactor:
         line = pack.vector * item
         strides = (pack.words * self.whole * item, self.whole * line, line, item)
         words = Tensor(self.pointer, u32, strides, self.first * line)
-        found: list[Set] = []
+        statements: list[Set] = []
         for number in sorted(used):
             if number < pack.words:
                 vector, at = divmod(number, pack.vector)
@@ -218,8 +218,8 @@ class BlockFactor:
                 after = self.count * self.whole * (pack.words * item if is_rest else pack.bytes)
                 rest = Tensor(self.pointer, kind, (self.whole * size, size), after + self.first * size)
                 value = cast_to(Load(rest, (at, column)), u32)
-            found.append(Set(f"{prefix}{number}", value))
-        return found
+            statements.append(Set(f"{prefix}{number}", value))
+        return statements
 
 
 class NamedBlock:
@@ -242,7 +242,7 @@ class NamedBlock:
         if number >= pack.bytes:
             word, byte = pack.words + 1, number - pack.bytes
         self.used.add(word)
-        found: Expr = Name(f"{self.prefix}{word}", u32)
+        bits: Expr = Name(f"{self.prefix}{word}", u32)
         if byte:
-            found = Call("shift_right", (found, Number(8 * byte, u32)), u32)
-        return Call("bit_and", (found, Number(255, u32)), u32)
+            bits = Call("shift_right", (bits, Number(8 * byte, u32)), u32)
+        return Call("bit_and", (bits, Number(255, u32)), u32)

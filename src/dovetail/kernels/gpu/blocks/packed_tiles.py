@@ -50,15 +50,15 @@ class PackedTiles:
 
     def __call__(self, *parts: Array) -> Array:
         """From blocks [columns, bytes] of some columns after the other."""
-        found = np.empty((sum([len(part) for part in parts]) // self.columns, self.bytes), np.uint8)
+        packed = np.empty((sum([len(part) for part in parts]) // self.columns, self.bytes), np.uint8)
         for first, sources in self._split(parts):
-            tiles = found[first // self.columns :][: len(sources[0]) // self.columns]
+            tiles = packed[first // self.columns :][: len(sources[0]) // self.columns]
             at = 0
             for source in sources:
                 size = self.columns * source.shape[1] * source.shape[2] * source.itemsize
                 self._moved(source, tiles[:, at : at + size].view(source.dtype))
                 at += size
-        return found
+        return packed
 
     def _split(self, parts: Sequence[Array]) -> Iterator[tuple[int, list[Array]]]:
         """Some tiles at a time, and the number of their first column."""
@@ -79,14 +79,14 @@ class PackedTiles:
             return
         groups = self.columns // CHUNK
         order = target.reshape(tiles, self.turns, groups, self.warps, -1, SHARING, CHUNK)
-        given = source.reshape(tiles, groups, CHUNK, self.turns, self.warps, SHARING, -1)
-        for tile, own in zip(order, given, strict=True):
+        ordered = source.reshape(tiles, groups, CHUNK, self.turns, self.warps, SHARING, -1)
+        for tile, own in zip(order, ordered, strict=True):
             tile[...] = own.transpose(2, 0, 3, 5, 4, 1)
 
     def words(self, used: Iterable[int], start: int, group: Expr, turn: int, prefix: str) -> list[Set]:
         """The words of a lane's block that are used, under names; the last ones are what is no whole word, and what
         units share. The tile starts at a byte of shared memory, and lanes have eight columns of it."""
-        found: list[Set] = []
+        sets: list[Set] = []
         for number in sorted(used):
             if number < self.blocks.words:
                 value: Expr = self._word(number, start, group, turn)
@@ -94,8 +94,8 @@ class PackedTiles:
                 value = cast_to(self._rest(start, group, turn), u32)
             else:
                 value = cast_to(self._shared(start, group, turn), u32)
-            found.append(Set(f"{prefix}{number}", value))
-        return found
+            sets.append(Set(f"{prefix}{number}", value))
+        return sets
 
     def _word(self, number: int, start: int, group: Expr, turn: int) -> Load:
         pack, item = self.blocks, u32.itemsize

@@ -1,4 +1,4 @@
-"""Products of few rows with weights in blocks: each lane has a column, and multiplies its blocks by rows in f32.
+"""Skinny GEMM with weights in blocks: each lane has a column, and multiplies its blocks by rows in f32.
 
 All warps of a block share k, and so do the lanes of a warp where columns are few. A thread loads the words of some
 blocks at once, so that they are in flight together, and expands codes in registers. Codes are exact in f32; where a
@@ -77,8 +77,8 @@ class BlockStream:
         turns = -(-right.count // (warps * (LANES // width)))
         at_once = max(1, min(turns, MOST_WORDS // (right.pack.words * len(rights))))
         early = request.starts_early and device.bulk_copies
-        found = BlockStream(left, rights, rows, width, warps, at_once, early)
-        return found if found.shared_bytes <= device.shared_bytes else None
+        tile = BlockStream(left, rights, rows, width, warps, at_once, early)
+        return tile if tile.shared_bytes <= device.shared_bytes else None
 
     @property
     def threads(self) -> int:
@@ -139,7 +139,7 @@ class BlockStream:
 
     def _prefetched(self) -> list[Statement]:
         """Requests for all words of the block's columns, which are a piece of memory for each vector."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for right in self.rights:
             line = right.pack.vector * u32.itemsize
             aligned = all([is_multiple(count * line, 16) for count in (right.whole, right.first)])
@@ -148,8 +148,8 @@ class BlockStream:
             words = Tensor(right.pointer, u32, (right.whole * line, line), right.first * line)
             request = Prefetch(words, (Name("vector"), Name("side")), Extent(self.columns * line))
             vectors = right.count * right.pack.words // right.pack.vector
-            found.append(Loop("vector", Extent(vectors), (request,), kind="thread"))
-        return found
+            statements.append(Loop("vector", Extent(vectors), (request,), kind="thread"))
+        return statements
 
     @property
     def _column(self) -> Expr:
@@ -173,24 +173,24 @@ class BlockStream:
             )
             is_whole = count % (together * self.at_once) == 0
             loads.append(Set(block, number))
-            made: list[Statement] = []
+            products: list[Statement] = []
             for s, right in enumerate(self.rights):
                 prefix = f"word{turn}_{s}_"
                 read = NamedBlock(right.pack, prefix)
-                made += self._summed(read, s, Name(block))
+                products += self._summed(read, s, Name(block))
                 # Blocks after the last one are read as that one is, and not used.
                 there = Name(block) if is_whole else Call("minimum", (Name(block), Extent(count - 1)), i64)
                 loads += right.words(there, Name("there"), read.used, prefix)
-            sums += made if is_whole else [When(less(Name(block), Extent(count)), tuple(made))]
+            sums += products if is_whole else [When(less(Name(block), Extent(count)), tuple(products))]
         if rounds == 1:
             # Weights are on their way while rows come.
-            found = [*place, Set("round", ZERO), *loads, *start, *sums]
+            statements = [*place, Set("round", ZERO), *loads, *start, *sums]
         else:
-            found = [*place, *start, Loop("round", Extent(rounds), (*loads, *sums), rolled=True)]
+            statements = [*place, *start, Loop("round", Extent(rounds), (*loads, *sums), rolled=True)]
         if self.lanes > 1:
             names = [_sum(s, row).name for s in range(len(self.rights)) for row in range(self.rows)]
-            found += [AllReduce(name, "add", f32, self.lanes) for name in names]
-        return found
+            statements += [AllReduce(name, "add", f32, self.lanes) for name in names]
+        return statements
 
     def _columns(self) -> list[Statement]:
         """The column of a lane; where there is none it is the last one, whose sums are not used."""
@@ -212,24 +212,24 @@ class BlockStream:
     def _summed(self, read: NamedBlock, stream: int, block: Expr) -> list[Statement]:
         """A block times all rows."""
         of = read.pack.format
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for first in range(0, of.elements, of.group):
             group = [read.element(first + i) for i in range(of.group)]
             low = group[0].low
             is_plain = low is None
             names = [Name(f"part{row}", f32) if is_plain else _sum(stream, row) for row in range(self.rows)]
-            found += [Set(name.name, Number(0, f32)) for name in names if is_plain]
+            statements += [Set(name.name, Number(0, f32)) for name in names if is_plain]
             if low is not None:
-                found += [Set("scale", group[0].scale), Set("low", low)]
+                statements += [Set("scale", group[0].scale), Set("low", low)]
             for i, one in enumerate(group):
-                found.append(Set("weight", one.code if is_plain else one.scaled("scale", "low")))
+                statements.append(Set("weight", one.code if is_plain else one.scaled("scale", "low")))
                 for row, name in enumerate(names):
                     x = Load(self.left_rows, (Extent(row), block, Extent(first + i)))
-                    found.append(Set(name.name, Call("fma", (Name("weight", f32), x, name), f32)))
+                    statements.append(Set(name.name, Call("fma", (Name("weight", f32), x, name), f32)))
             for row, name in enumerate(names if is_plain else ()):
                 total = _sum(stream, row)
-                found.append(Set(total.name, Call("fma", (group[0].scale, name, total), f32)))
-        return found
+                statements.append(Set(total.name, Call("fma", (group[0].scale, name, total), f32)))
+        return statements
 
 
 def _sum(stream: int, row: int) -> Name:

@@ -53,43 +53,43 @@ class BitMoves:
 
     @staticmethod
     def of(slow: Callable[[Array], Array], size: int) -> BitMoves | None:
-        """What a function does to blocks [blocks, size] of bytes; None where bits do not say it one by one."""
+        """Return how a function moves bits of blocks [blocks, size] of bytes; None where it does more than that."""
         bits = np.arange(8 * size)
         alone = np.zeros((1 + len(bits), size), np.uint8)
         alone[1 + bits, bits // 8] = 1 << (bits % 8)
         none, *each = np.unpackbits(slow(alone), axis=-1, bitorder="little")
         changed: dict[int, dict[tuple[int, int], int]] = {}
-        for source, found in enumerate(each):
-            for target in np.flatnonzero(found != none).tolist():
+        for source, changed_bits in enumerate(each):
+            for target in np.flatnonzero(changed_bits != none).tolist():
                 key = source // _WORD, target % _WORD - source % _WORD
                 masks = changed.setdefault(target // _WORD, {})
                 masks[key] = masks.get(key, 0) | 1 << target % _WORD
         starts = np.packbits(none, bitorder="little").view(np.uint32).tolist()
-        made = BitMoves(
+        moves = BitMoves(
             [
                 (start, [_Term(word, shift, mask) for (word, shift), mask in changed.get(number, {}).items()])
                 for number, start in enumerate(starts)
             ]
         )
         tried = np.random.default_rng(0).integers(0, 256, (_TRIED, size), dtype=np.uint8)
-        return made if np.array_equal(made(tried), slow(tried)) else None
+        return moves if np.array_equal(moves(tried), slow(tried)) else None
 
     def __call__(self, blocks: Array) -> Array:
         """The bytes of each result."""
         count, size = blocks.shape
-        given = np.zeros((count, -(-size // 4) * 4), np.uint8)
-        given[:, :size] = blocks
-        source = np.ascontiguousarray(given.view(np.uint32).T)
-        found = np.empty((len(self.words), count), np.uint32)
+        padded = np.zeros((count, -(-size // 4) * 4), np.uint8)
+        padded[:, :size] = blocks
+        source = np.ascontiguousarray(padded.view(np.uint32).T)
+        words = np.empty((len(self.words), count), np.uint32)
         moved = np.empty(count, np.uint32)
-        for target, (start, terms) in zip(found, self.words, strict=True):
+        for target, (start, terms) in zip(words, self.words, strict=True):
             target[...] = start
             for term in terms:
                 move = np.left_shift if term.shift >= 0 else np.right_shift
                 move(source[term.source], np.uint32(abs(term.shift)), out=moved)
                 np.bitwise_and(moved, np.uint32(term.mask), out=moved)
                 np.bitwise_xor(target, moved, out=target)
-        return np.ascontiguousarray(found.T).view(np.uint8)
+        return np.ascontiguousarray(words.T).view(np.uint8)
 
 
 ELEMENTS = 32
@@ -174,8 +174,8 @@ class Units:
             plane = _taken(block, at, 4 * bits)
             # A plane has its lowest bits first: neighbours are in neighbouring bytes.
             every = [plane if by == 0 else ops.shift_right(plane, by) for by in range(0, 8, bits)]
-            found = ops.concat(*[ops.bit_and(x, (1 << bits) - 1) for x in every], axis=-1) if bits < 8 else plane
-            codes = found if codes is None else ops.bit_or(codes, ops.shift_left(found, done))
+            digits = ops.concat(*[ops.bit_and(x, (1 << bits) - 1) for x in every], axis=-1) if bits < 8 else plane
+            codes = digits if codes is None else ops.bit_or(codes, ops.shift_left(digits, done))
             at, done = at + 4 * bits, done + bits
         assert codes is not None, "codes have bits"
         if self.table:
@@ -204,15 +204,15 @@ class Units:
         (name,) = [n for n in FORMATS if is_nested(n) and FORMATS[n].bytes * count == rows.shape[-1]]
         of, blocks = FORMATS[name], np.ascontiguousarray(rows).reshape(len(rows) * count, -1)
         moves = _moves(self, name)
-        found = self.spelled(name, blocks) if moves is None else moves(blocks)
+        bytes_of_units = self.spelled(name, blocks) if moves is None else moves(blocks)
         ends = TOGETHER * ELEMENTS * self.bits // 8
-        codes = np.ascontiguousarray(found[:, :ends]).view(np.uint32)
+        codes = np.ascontiguousarray(bytes_of_units[:, :ends]).view(np.uint32)
         halves = np.zeros((len(blocks), self.half_bytes), np.uint8)
         # Formats without lows subtract 0 times 0.
         for number, start in enumerate((of.halves or (0,))[: self.half_bytes // _HALF]):
             halves[:, _HALF * number : _HALF * (number + 1)] = blocks[:, start : start + _HALF]
         units = len(rows), count * TOGETHER, -1
-        return codes.reshape(units), found[:, ends:].reshape(units), halves.reshape(len(rows), count, -1)
+        return codes.reshape(units), bytes_of_units[:, ends:].reshape(units), halves.reshape(len(rows), count, -1)
 
     def spelled(self, name: str, blocks: Array) -> Array:
         """The codes of all units of each block, and then their integers, from what the format says: one by one."""
@@ -279,30 +279,35 @@ def _spelled(name: str, blocks: Array, *, numbers: bool) -> tuple[Array, Array, 
     block, parts = traced(FORMATS[name])
     known: dict[Value, Array] = {block: blocks}
 
-    def found(value: Value) -> Array:
+    def computed(value: Value) -> Array:
         if value not in known:
             if value.op is leaf.CONST:
                 known[value] = cast(Literal, value.attrs["value"]).array
             else:
                 assert isinstance(value.op, Primitive), "formats are spelled out in primitives"
-                known[value] = cast(Array, value.op.compute(*map(found, value.operands), **value.attrs))
+                known[value] = cast(Array, value.op.compute(*map(computed, value.operands), **value.attrs))
         return known[value]
 
     assert parts.steps is not None, "units are made of such formats"
-    lows = None if parts.low_steps is None else found(parts.low_steps)
+    lows = None if parts.low_steps is None else computed(parts.low_steps)
     table = None if numbers else _looked_up(parts.codes)
-    codes = found(parts.codes if table is None else table.operands[1])
-    return np.ascontiguousarray(codes), np.ascontiguousarray(found(parts.steps)), lows
+    codes = computed(parts.codes if table is None else table.operands[1])
+    return np.ascontiguousarray(codes), np.ascontiguousarray(computed(parts.steps)), lows
 
 
 def has_known_blocks(of: BlockProduct) -> bool:
     """Whether kernels read blocks: all columns are known, and nothing else of the step reads the floats."""
-    found = of.contraction
-    others = {found.operand(v) for v in (found.left, *found.operands)}
+    contraction = of.contraction
+    others = {contraction.operand(v) for v in (contraction.left, *contraction.operands)}
     columns = [part.shape[-2] for parts in of.blocks for part in parts]
     return (
-        found.left.dtype is f32
+        contraction.left.dtype is f32
         and (len(of.names) == 1 or Units.of(of.names) is not None)
-        and not others & {found.operand(right) for right in found.rights}
-        and all([isinstance(size, int) for size in (*columns, found.result.shape[-1], found.rights[0].shape[-2])])
+        and not others & {contraction.operand(right) for right in contraction.rights}
+        and all(
+            [
+                isinstance(size, int)
+                for size in (*columns, contraction.result.shape[-1], contraction.rights[0].shape[-2])
+            ]
+        )
     )

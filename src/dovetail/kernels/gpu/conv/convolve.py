@@ -63,34 +63,34 @@ GATHER_COST = 8
 
 def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of a convolution on tensor cores whose factors are copied to shared memory in 16 bytes."""
-    found = _on_tensor_cores(of)
-    if isinstance(found, Refused):
-        return found
-    refused = _not_copied(found, of.locations)
-    if refused is not None and not found.is_point:
+    conv = _on_tensor_cores(of)
+    if isinstance(conv, Refused):
+        return conv
+    refused = _not_copied(conv, of.locations)
+    if refused is not None and not conv.is_point:
         return refused
-    writer = Writer(of.step, found, of.locations, of.device or H200, "copied", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "copied", of.request)
     return Offer(writer.job, writer.cost) if all(writer.dense_axes()) else Refused("factors_are_aligned")
 
 
 def offer_gathered(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of a convolution on tensor cores whose factors are loaded element by element."""
-    found = _on_tensor_cores(of)
-    if isinstance(found, Refused):
-        return found
-    writer = Writer(of.step, found, of.locations, of.device or H200, "gathered", of.request)
+    conv = _on_tensor_cores(of)
+    if isinstance(conv, Refused):
+        return conv
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "gathered", of.request)
     return Offer(writer.job, writer.cost)
 
 
 def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of a convolution whose elements are multiplied one by one."""
-    found = of.once(find_windowed)
-    if isinstance(found, Refused):
-        return found
-    multiplies = instruction_for(_device(of).matrix_instructions, found.x.dtype) is not None
-    if found.x.dtype in TENSOR_CORE_DTYPES and multiplies:
-        return Refused("tensor_cores_lack_the_dtype", found.x.dtype.name)
-    writer = Writer(of.step, found, of.locations, of.device or H200, "fma", of.request)
+    conv = of.once(find_windowed)
+    if isinstance(conv, Refused):
+        return conv
+    multiplies = instruction_for(_device(of).matrix_instructions, conv.x.dtype) is not None
+    if conv.x.dtype in TENSOR_CORE_DTYPES and multiplies:
+        return Refused("tensor_cores_lack_the_dtype", conv.x.dtype.name)
+    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "fma", of.request)
     return Offer(writer.job, writer.cost)
 
 
@@ -99,12 +99,12 @@ def _device(of: StepProblem[GpuDevice | None]) -> GpuDevice:
 
 
 def _on_tensor_cores(of: StepProblem[GpuDevice | None]) -> Windowed | Refused:
-    found = of.once(find_windowed)
-    if isinstance(found, Windowed) and found.x.dtype not in TENSOR_CORE_DTYPES:
-        return Refused("tensor_cores_have_the_dtype", found.x.dtype.name, "f16 or bf16")
-    if isinstance(found, Windowed) and instruction_for(_device(of).matrix_instructions, found.x.dtype) is None:
+    conv = of.once(find_windowed)
+    if isinstance(conv, Windowed) and conv.x.dtype not in TENSOR_CORE_DTYPES:
+        return Refused("tensor_cores_have_the_dtype", conv.x.dtype.name, "f16 or bf16")
+    if isinstance(conv, Windowed) and instruction_for(_device(of).matrix_instructions, conv.x.dtype) is None:
         return Refused("the_device_multiplies_matrices", _device(of).architecture)
-    return found
+    return conv
 
 
 def _not_copied(of: Windowed, locations: TensorLocations) -> Refused | None:
@@ -123,7 +123,7 @@ def _not_copied(of: Windowed, locations: TensorLocations) -> Refused | None:
     return None
 
 
-class Writer(TileWriter):
+class ConvWriter(TileWriter):
     """The job of one convolution while it is put together."""
 
     name = "convolve"
@@ -140,7 +140,7 @@ class Writer(TileWriter):
     ) -> None:
         self.request = request
         self.step, self.of, self.locations, self.device, self.way = step, of, locations, device, way
-        self.found = of.contraction
+        self.contraction = of.contraction
         self.images = of.x.shape[0]
         self.out = tuple(axis.out for axis in of.axes)
         first = step.results[0]
@@ -149,7 +149,7 @@ class Writer(TileWriter):
         self.depth = of.channels * prod(of.window)
         self.by_tap = way == "copied" and _not_copied(of, locations) is None
         self.packs = self.by_tap and prod(of.window) > 1
-        operands = list(dict.fromkeys(self.found.operand(v) for v in (of.x, of.w, *self.found.operands)))
+        operands = list(dict.fromkeys(self.contraction.operand(v) for v in (of.x, of.w, *self.contraction.operands)))
         overwritten = overwritten_operands(step, locations)
         self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in overwritten)}
         self.bindings = {name: v for v, name in self.names.items()}
@@ -167,26 +167,26 @@ class Writer(TileWriter):
 
     def _pack(self) -> None:
         """Let the kernel read filters that were packed when parameters were bound."""
-        operand, of = self.found.operand(self.of.w), self.of
+        operand, of = self.contraction.operand(self.of.w), self.of
         pack = FiltersByTap(of.groups, of.is_transposed)
-        if all(self.found.operand(v) is not operand for v in (of.x, *self.found.operands)):
+        if all(self.contraction.operand(v) is not operand for v in (of.x, *self.contraction.operands)):
             self.bindings.pop(self.names.pop(operand))
         self.bindings["w"] = Packed(operand, pack.layout, pack)
 
     def _pixel_axes(self) -> tuple[tuple[Size, ...], dict[str, tuple[Size, ...]]]:
         """The axes that pixels are counted along, and strides of what the epilogue reads and writes: batch, pixels,
         filters."""
-        body, shape = self.found.body, self.of.value.shape
+        body, shape = self.contraction.body, self.of.value.shape
         whole = {f"y{i}": self.locations(r).strides for i, r in enumerate(self.step.results)}
-        for i, view in enumerate(self.found.operands):
+        for i, view in enumerate(self.contraction.operands):
             whole[f"e{i}"] = stretched(body.views[view].strides, view.shape, shape)
         count = 0 if self.pixels_first else 1
         pixels = [tuple([s[0], *s[2:]][count:]) for s in whole.values()]
         axes, strides = collapsed((self.images, *self.out)[count:], pixels)
-        found: dict[str, tuple[Size, ...]] = {}
+        strides_of: dict[str, tuple[Size, ...]] = {}
         for (name, s), along in zip(whole.items(), strides, strict=True):
-            found[name] = (*self._batched(s[0], s[1] * self.of.filters), *along, s[1])
-        return axes, found
+            strides_of[name] = (*self._batched(s[0], s[1] * self.of.filters), *along, s[1])
+        return axes, strides_of
 
     def _batched(self, image: Size, group: Size) -> list[Size]:
         """The strides of the axes of the batch."""
@@ -195,7 +195,7 @@ class Writer(TileWriter):
 
     def pixels(self) -> Factor:
         """The factor that is gathered from images."""
-        of, at = self.of, self.found.body.views[self.of.x]
+        of, at = self.of, self.contraction.body.views[self.of.x]
         image, channel, *spatial = at.strides
         lead = self._batched(image, channel * of.channels)
         count = 0 if self.pixels_first else 1
@@ -239,7 +239,7 @@ class Writer(TileWriter):
             row = self.depth * item
             tensor = Tensor("w", dtype, (*self._batched(0, row * of.filters), row, item))
             return Factor(tensor, self.lead, of.filters, self.depth)
-        at = self.found.body.views[of.w]
+        at = self.contraction.body.views[of.w]
         first, second, *taps = at.strides
         row, channel = (second, first) if of.is_transposed else (first, second)
         lead = self._batched(0, first * of.channels if of.is_transposed else first * of.filters)
@@ -256,13 +256,13 @@ class Writer(TileWriter):
         return Factor(tensor, self.lead, of.filters, self.depth, gather=gather)
 
     def _name(self, view: Value) -> str:
-        return self.names[self.found.operand(view)]
+        return self.names[self.contraction.operand(view)]
 
     @property
     def by(self) -> MatrixInstruction:
         """What warps multiply with; of factors of other dtypes it says how large tiles would be."""
-        found = instruction_for(self.device.matrix_instructions, self.of.x.dtype)
-        return found or MMA_F16
+        instruction = instruction_for(self.device.matrix_instructions, self.of.x.dtype)
+        return instruction or MMA_F16
 
     def cost(self) -> Cost:
         """The cost of the step with the work on elements of tiles that are not there, and on zeros of a transpose."""
@@ -313,7 +313,7 @@ class Writer(TileWriter):
     @property
     def result_bytes(self) -> int:
         """Bytes that the epilogue reads and writes for each pixel of a filter."""
-        read = [v for i, v in enumerate(self.found.operands) if any(self.strides[f"e{i}"][len(self.batch) : -1])]
+        read = [v for i, v in enumerate(self.contraction.operands) if any(self.strides[f"e{i}"][len(self.batch) : -1])]
         return sum([v.dtype.itemsize for v in (*self.step.results, *read)])
 
     def _is_pipelined(self, left: Factor, right: Factor) -> bool:
@@ -328,11 +328,11 @@ class Writer(TileWriter):
         pixel, filter = (row, column) if self.pixels_first else (column, row)
         place = (*lead, *indices(self.axes, pixel), filter)
         known: dict[Value, Sequence[Expr]] = {self.of.value: [cast_to(element.sums[0], self.of.value.dtype)]}
-        for i, view in enumerate(self.found.operands):
-            offset = self.found.body.views[view].offset
+        for i, view in enumerate(self.contraction.operands):
+            offset = self.contraction.body.views[view].offset
             tensor = Tensor(self._name(view), view.dtype, self.strides[f"e{i}"], offset)
             known[view] = [Load(tensor, place)]
-        for i, value in enumerate(epilogue_of(self.found, known)):
+        for i, value in enumerate(epilogue_of(self.contraction, known)):
             yield Store(Tensor(f"y{i}", self.step.results[i].dtype, self.strides[f"y{i}"]), place, value)
 
 

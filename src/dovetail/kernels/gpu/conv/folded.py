@@ -16,7 +16,7 @@ from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.conv.convolve import FEWEST_RESULTS, TENSOR_CORE_DTYPES, Writer
+from dovetail.kernels.gpu.conv.convolve import FEWEST_RESULTS, TENSOR_CORE_DTYPES, ConvWriter
 from dovetail.kernels.gpu.conv.packed_filters import FoldedFilters
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.fragments import Coordinate, Factor, Gather, is_multiple
@@ -38,15 +38,15 @@ FEWEST = 4
 
 def offer_folded(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernels of a convolution of a few channels on tensor cores."""
-    found, device = of.once(find_windowed), of.device or H200
-    if isinstance(found, Refused):
-        return found
+    conv, device = of.once(find_windowed), of.device or H200
+    if isinstance(conv, Refused):
+        return conv
     if of.locations.strict:
         return Refused("taps_are_exact", "taps with weights of 0 beyond the window")
-    refused = _unfit(found, of.locations)
+    refused = _unfit(conv, of.locations)
     if refused is not None:
         return refused
-    writer = FoldedWriter(of.step, found, of.locations, device, of.request)
+    writer = FoldedWriter(of.step, conv, of.locations, device, of.request)
     tile = writer.tile()
     if tile is None:
         return Refused("device_has_producers", device.architecture, "warpgroups and enough results for all of them")
@@ -96,7 +96,7 @@ class _Fold:
         return prod(self.taps[:-1]) * -(-self.line // DEPTH) * DEPTH
 
 
-class FoldedWriter(Writer):
+class FoldedWriter(ConvWriter):
     """The job of one convolution of a few channels."""
 
     def __init__(
@@ -108,7 +108,7 @@ class FoldedWriter(Writer):
         self.fold = _Fold(strides, taps, of.channels)
         self.depth = self.fold.depth
         pack = FoldedFilters(strides, self.fold.width, DEPTH)
-        self.bindings["w"] = Packed(self.found.operand(of.w), pack.layout, pack)
+        self.bindings["w"] = Packed(self.contraction.operand(of.w), pack.layout, pack)
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -154,14 +154,14 @@ class FoldedWriter(Writer):
         gather = Gather((self.images, *self.out), (self.depth,), _nowhere, is_dense=True, pixels=self._pixels())
         left = Factor(image, (), self.rows, self.depth, gather=gather)
         engine = PipelinedTile(tile, self.of.x.dtype, left, [right], "k", "k", self.depth)
-        made = self.finished(engine.tiled())
-        assert isinstance(made.kernel, Kernel)
-        kernels = (self._folded(), (made.kernel, made.tiled.tiles))
+        finished = self.finished(engine.tiled())
+        assert isinstance(finished.kernel, Kernel)
+        kernels = (self._folded(), (finished.kernel, finished.tiled.tiles))
         return in_passes(kernels, self.bindings, {FOLDED: self.nbytes})
 
     def _folded(self) -> tuple[Kernel, Size]:
         """The kernel that folds: a row for each folded pixel, with the channels of its phases; zeros in the padding."""
-        of, at = self.of, self.found.body.views[self.of.x]
+        of, at = self.of, self.contraction.body.views[self.of.x]
         image, channel, *spatial = at.strides
         x = Tensor(self._name(of.x), of.x.dtype, (image, *spatial, channel), at.offset)
 

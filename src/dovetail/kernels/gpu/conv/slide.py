@@ -63,16 +63,16 @@ _E = Name("e")
 
 def offer_depthwise(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of a convolution whose filters see one channel each."""
-    found = of.once(find_windowed)
-    if isinstance(found, Refused):
-        return found
-    if not found.is_depthwise:
-        return Refused("filters_see_one_channel", str(found.channels))
+    conv = of.once(find_windowed)
+    if isinstance(conv, Refused):
+        return conv
+    if not conv.is_depthwise:
+        return Refused("filters_see_one_channel", str(conv.channels))
 
     def cost() -> Cost:
         return replace(kernel_cost(of.value), kind=MAP, dense=0, dtype=f32)
 
-    return Offer(lambda: _depthwise(of, found), cost)
+    return Offer(lambda: _depthwise(of, conv), cost)
 
 
 def offer_pool(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -147,8 +147,8 @@ class _Slide:
         shape: tuple[Size, ...] = (first, *out, floordiv(channels, self.width) if self.width > 1 else channels)
         if not self.by_channel:
             names, shape = ("image", "channel", *(p.name for p in self.places)), self.shape
-        found = zip(names, indices(shape, Name("own")), strict=True)
-        return [Set(n, mul(i, Extent(self.width)) if n == "channel" else i) for n, i in found]
+        axes = zip(names, indices(shape, Name("own")), strict=True)
+        return [Set(n, mul(i, Extent(self.width)) if n == "channel" else i) for n, i in axes]
 
     def seen(self, taps: Sequence[Expr]) -> tuple[Coordinate, ...]:
         """Where a tap looks."""
@@ -157,20 +157,20 @@ class _Slide:
 
     def pixel(self, taps: Sequence[Expr]) -> tuple[Expr, Expr]:
         """What a tap sees, read where there is an element, and whether it is that of the tap."""
-        found = self.seen(taps)
+        coordinates = self.seen(taps)
         channel = self.channel if self.per_channel == 1 else divided(self.channel, self.per_channel)
-        value = Load(self.x, (self.image, channel, *(one.clamped for one in found)))
-        return value, both(*(c for one in found for c in one.conditions))
+        value = Load(self.x, (self.image, channel, *(one.clamped for one in coordinates)))
+        return value, both(*(c for one in coordinates for c in one.conditions))
 
     def each_tap(self, body: Callable[[tuple[Expr, ...]], Sequence[Statement]]) -> tuple[Statement, ...]:
         """A body for every tap and every neighbour."""
         taps = tuple(Name(f"k{i}") for i in range(len(self.window)))
-        found = tuple(body(taps))
-        found = found if self.width == 1 else (unrolled("e", self.width, *found),)
+        statements = tuple(body(taps))
+        statements = statements if self.width == 1 else (unrolled("e", self.width, *statements),)
         kind = "unrolled" if prod(self.window) <= UNROLLED else "serial"
         for tap, count in reversed(list(zip(taps, self.window, strict=True))):
-            found = (Loop(tap.name, Extent(count), found, kind=kind),)
-        return found
+            statements = (Loop(tap.name, Extent(count), statements, kind=kind),)
+        return statements
 
     def each(self, *body: Statement) -> Statement | Loop:
         """A body for every neighbour."""
@@ -284,10 +284,10 @@ def _indexed(slide: _Slide, dtype: DType, targets: Sequence[Tensor]) -> list[Sta
     ]
 
 
-def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
-    step, locations, contraction = of.step, of.locations, found.contraction
-    body, total = contraction.body, _wide(found.value.dtype)
-    operands = list(dict.fromkeys(contraction.operand(v) for v in (found.x, found.w, *contraction.operands)))
+def _depthwise(of: StepProblem[GpuDevice | None], conv: Windowed) -> Job:
+    step, locations, contraction = of.step, of.locations, conv.contraction
+    body, total = contraction.body, _wide(conv.value.dtype)
+    operands = list(dict.fromkeys(contraction.operand(v) for v in (conv.x, conv.w, *contraction.operands)))
     overwritten = overwritten_operands(step, locations)
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in overwritten)}
     bindings: dict[str, Binding] = {name: v for v, name in names.items()}
@@ -296,17 +296,17 @@ def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
     def tensor(view: Value, strides: tuple[Size, ...]) -> Tensor:
         return Tensor(names[contraction.operand(view)], view.dtype, strides, body.views[view].offset)
 
-    x = tensor(found.x, body.views[found.x].strides)
-    slide = _Slide.of(x, step.results[0], locations, found.axes, found.window, found.filters)
-    filters = contraction.operand(found.w)
-    weights = tensor(found.w, (body.views[found.w].strides[0], *body.views[found.w].strides[2:]))
-    if slide.width > 1 and found.w in body.arguments and locations.is_bound(filters):
-        others = (found.x, *contraction.operands)
+    x = tensor(conv.x, body.views[conv.x].strides)
+    slide = _Slide.of(x, step.results[0], locations, conv.axes, conv.window, conv.filters)
+    filters = contraction.operand(conv.w)
+    weights = tensor(conv.w, (body.views[conv.w].strides[0], *body.views[conv.w].strides[2:]))
+    if slide.width > 1 and conv.w in body.arguments and locations.is_bound(filters):
+        others = (conv.x, *contraction.operands)
         if all(contraction.operand(v) is not filters for v in others):
             del bindings[names[filters]]
         bindings["w"] = Packed(filters, DepthwiseByTap().layout, DepthwiseByTap())
-        *taps, channel = dense_strides(TensorType(found.w.dtype, (*found.window, found.groups)))
-        weights = Tensor("w", found.w.dtype, (channel, *taps))
+        *taps, channel = dense_strides(TensorType(conv.w.dtype, (*conv.window, conv.groups)))
+        weights = Tensor("w", conv.w.dtype, (channel, *taps))
     bindings |= {f"y{i}": r for i, r in enumerate(step.results)}
     sums, here = private("sums", total, 1), (_neighbour(slide),)
 
@@ -316,13 +316,13 @@ def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
         shown = Call("where", (inside, cast_to(pixel, total), Number(0, total)), total)
         return [Store(sums, here, Call("add", (Load(sums, here), Call("mul", (shown, weight), total)), total))]
 
-    known: dict[Value, Sequence[Expr]] = {found.value: [cast_to(Load(sums, here), found.value.dtype)]}
+    known: dict[Value, Sequence[Expr]] = {conv.value: [cast_to(Load(sums, here), conv.value.dtype)]}
     for view in contraction.operands:
-        strides = stretched(body.views[view].strides, view.shape, found.value.shape)
+        strides = stretched(body.views[view].strides, view.shape, conv.value.shape)
         known[view] = [Load(tensor(view, strides), slide.at)]
     stores = [
-        Store(Tensor(f"y{i}", r.dtype, locations(r).strides), slide.at, made)
-        for i, (r, made) in enumerate(zip(step.results, epilogue_of(contraction, known), strict=True))
+        Store(Tensor(f"y{i}", r.dtype, locations(r).strides), slide.at, value)
+        for i, (r, value) in enumerate(zip(step.results, epilogue_of(contraction, known), strict=True))
     ]
     statements: list[Statement] = [
         Alloc("sums", total, slide.width, "private"),

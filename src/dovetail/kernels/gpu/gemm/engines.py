@@ -21,7 +21,7 @@ from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.blocks.packed_tiles import PackedTiles
 from dovetail.kernels.gpu.blocks.stream import BlockStream
 from dovetail.kernels.gpu.blocks.units import has_known_blocks, units_of
-from dovetail.kernels.gpu.gemm.contract import Writer
+from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.fma import FmaTile
 from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE, with_warps_of
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
@@ -51,7 +51,7 @@ from dovetail.kernels.spec import Job, Packed
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class GemmSchedule:
     """A GEMM as an engine computes it."""
 
     engine: StreamTile | NearTile | PipelinedTile | TensorCoreTile | FmaTile | BlockStream | CopiedBlocks
@@ -66,7 +66,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RightLayout:
     """Right operands as a tile copies them."""
 
     rights: list[Factor]
@@ -79,11 +79,11 @@ class Layout:
 class Gemm:
     """A GEMM as engines see it: its operands and axes, and what several engines ask of it, computed once."""
 
-    def __init__(self, writer: Writer, blocks: BlockProduct | None = None, left: DType | None = None) -> None:
+    def __init__(self, writer: GemmWriter, blocks: BlockProduct | None = None, left: DType | None = None) -> None:
         """`left` is the dtype of left rows that take the place of the operand."""
         self.writer, self.blocks, self.device, self.request = writer, blocks, writer.device, writer.request
-        found = writer.found
-        self.dtypes = {left or found.left.dtype, *(v.dtype for v in found.rights)}
+        contraction = writer.contraction
+        self.dtypes = {left or contraction.left.dtype, *(v.dtype for v in contraction.rights)}
         self.left, self.rights = writer.left(), writer.rights()
         self.rows, self.columns, self.depth = writer.rows, writer.columns, writer.depth
         self.batch, self.streams = writer.batch, writer.streams
@@ -92,10 +92,12 @@ class Gemm:
     def instruction(self) -> MatrixInstruction | Refused:
         """What warps multiply with."""
         dtype = min(self.dtypes, key=lambda d: d.name)
-        found = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
+        instruction = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
         names, known = ", ".join(sorted([d.name for d in self.dtypes])), self.device.matrix_instructions
         several = " or ".join(dict.fromkeys([one.factors.name for one in known]))
-        return found or Refused("tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices")
+        return instruction or Refused(
+            "tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices"
+        )
 
     @cached_property
     def dtype(self) -> DType | Refused:
@@ -112,8 +114,8 @@ class Gemm:
         if isinstance(by, Refused):
             return by
         sizes = product(self.batch), self.rows, self.columns, self.depth
-        found = tile_of(*sizes, self.streams, self.device, by, self.request)
-        return found or Refused("tiles_have_matrices", by.name, "other tiles")
+        tile = tile_of(*sizes, self.streams, self.device, by, self.request)
+        return tile or Refused("tiles_have_matrices", by.name, "other tiles")
 
     def _axis(self, factor: Factor) -> str:
         """The axis along which a factor is copied; "" where elements are loaded one by one."""
@@ -141,16 +143,16 @@ class Gemm:
         return self.right_axes[0] if self.left_axis and len(set(self.right_axes)) == 1 else ""
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> RightLayout:
         """The right operands of a tile, transposed when they are bound where that gains, and the tile of a producer."""
-        found, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.rights, self.right_axis, {}, found)
+        tile, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
+        own = RightLayout(self.rights, self.right_axis, {}, tile)
         if isinstance(self.dtype, Refused):
             # Lanes read elements along k together, and those along columns one by one.
             is_transposed = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
             rights = self.writer.transposed(pack) if is_transposed else None
-            return own if rights is None else Layout(rights, "k", self.packed(pack), found)
-        has_none = isinstance(found, Refused)
+            return own if rights is None else RightLayout(rights, "k", self.packed(pack), tile)
+        has_none = isinstance(tile, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
         rights = self.writer.transposed(pack)
@@ -160,11 +162,11 @@ class Gemm:
         # multiple of 8, whose own lines cannot be copied.
         other, sizes = self._producer_tile(rights, "k"), (self.rows, self.columns, self.depth)
         if self.right_axis:
-            if isinstance(found, Refused) or isinstance(other, Refused):
+            if isinstance(tile, Refused) or isinstance(other, Refused):
                 return own
-            if not gains_by_transposing(found, other, sizes, self.streams, self.device, self.request):
+            if not gains_by_transposing(tile, other, sizes, self.streams, self.device, self.request):
                 return own
-        return Layout(rights, "k", self.packed(pack), other)
+        return RightLayout(rights, "k", self.packed(pack), other)
 
     @property
     def is_short(self) -> bool:
@@ -188,13 +190,13 @@ class Gemm:
         panel = BOX if axis == "row" else CHUNK
         straddle = self.left.straddles, any([right.straddles for right in rights])
         sizes = self.rows, self.columns, self.depth
-        found = pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
-        return found or Refused("shared_memory_is_enough", f"{self.device.shared_bytes:,} bytes", "room for a tile")
+        tile = pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
+        return tile or Refused("shared_memory_is_enough", f"{self.device.shared_bytes:,} bytes", "room for a tile")
 
     def packed(self, pack: Transposed) -> dict[str, Packed]:
         """All right operands in a layout, by pointer."""
         writer = self.writer
-        operands = map(writer.found.operand, writer.found.rights)
+        operands = map(writer.contraction.operand, writer.contraction.rights)
         return {writer.names[v]: Packed(v, pack.layout, pack) for v in operands}
 
     @cached_property
@@ -213,8 +215,8 @@ class Gemm:
                     return tile, pack
         tile = self._stream(self.rights, self.right_axes)
         if tile is None:
-            found = f"{self.columns} columns and {self.depth} of k"
-            return Refused("weights_are_read_in_lines", found, "known sizes, and at least 128 of k")
+            sizes = f"{self.columns} columns and {self.depth} of k"
+            return Refused("weights_are_read_in_lines", sizes, "known sizes, and at least 128 of k")
         return tile, None
 
     def _stream(self, rights: list[Factor], axes: list[str]) -> StreamTile | None:
@@ -236,10 +238,10 @@ class Gemm:
         units = units_of(writer.step.value, writer.locations)
         pack, rights = PackedBlocks(blocks.names[0], units, self.depth), list[BlockFactor]()
         wholes = [sum([p.shape[-2] for p in parts if isinstance(p.shape[-2], int)]) for parts in blocks.blocks]
-        for i, first in writer.found.streams:
+        for i, first in writer.contraction.streams:
             assert isinstance(first, int), "it was checked"
             count = self.depth // pack.format.elements
-            name = writer.pointer(writer.found.rights[i])
+            name = writer.pointer(writer.contraction.rights[i])
             rights.append(BlockFactor(name, pack, count, wholes[i], first, self.columns))
         return rights
 
@@ -247,41 +249,43 @@ class Gemm:
         """All right operands in blocks, in a layout, by pointer."""
         writer, blocks = self.writer, self.blocks
         assert blocks is not None, "it was checked"
-        found: dict[str, Packed] = {}
-        for i, _ in writer.found.streams:
+        packed: dict[str, Packed] = {}
+        for i, _ in writer.contraction.streams:
             value, *beside = blocks.blocks[i]
-            found[writer.pointer(writer.found.rights[i])] = Packed(value, pack.layout, pack, tuple(beside))
-        return found
+            packed[writer.pointer(writer.contraction.rights[i])] = Packed(value, pack.layout, pack, tuple(beside))
+        return packed
 
     def cycles(self, tile: BlockTile, split_k: int, *, has_producer: bool) -> float:
         """An estimate of a tile, without the start of the kernel."""
-        sizes, item = (product(self.batch), self.rows, self.columns, self.depth), self.writer.found.left.dtype.itemsize
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        item = self.writer.contraction.left.dtype.itemsize
         known = *sizes, self.streams, self.device, self.request
         return cycles_of(tile, *known, has_producer=has_producer, parts=split_k, itemsize=item)
 
-    def job(self, schedule: Schedule) -> Job:
+    def job(self, schedule: GemmSchedule) -> Job:
         """The kernels of a schedule."""
         self.writer.bindings |= schedule.packed
         return self.writer.finished(schedule.tiled(), schedule.split_k)
 
 
-def gemv_ring(of: Gemm) -> Schedule | Refused:
+def gemv_ring(of: Gemm) -> GemmSchedule | Refused:
     """Few rows, whose packed weights are a ring of stages that bulk copies fill."""
     if isinstance(of.skinny, Refused):
         return of.skinny
     tile, pack = of.skinny
-    ring, streams = None if pack is None else StreamRing.from_tile(tile, of.columns, of.device), of.writer.found.streams
+    ring = None if pack is None else StreamRing.from_tile(tile, of.columns, of.device)
+    streams = of.writer.contraction.streams
     if ring is None or not all([is_multiple(first, ring.columns) for _, first in streams]):
         return Refused("weights_go_in_stages", expected="constants that shared memory does not hold, in whole stages")
-    names = [of.writer.pointer(of.writer.found.rights[i]) for i, _ in streams]
+    names = [of.writer.pointer(of.writer.contraction.rights[i]) for i, _ in streams]
     each = zip(ring.rights, names, [first for _, first in streams], strict=True)
     ring = replace(ring, rights=[ring.packed(*one) for one in each])
-    operands = map(of.writer.found.operand, of.writer.found.rights)
+    operands = map(of.writer.contraction.operand, of.writer.contraction.rights)
     packed = {of.writer.names[v]: Packed(v, ring.pack.layout, ring.pack) for v in operands}
-    return Schedule(ring, ring.tiled, packed=packed)
+    return GemmSchedule(ring, ring.tiled, packed=packed)
 
 
-def gemv_threads(of: Gemm) -> Schedule | Refused:
+def gemv_threads(of: Gemm) -> GemmSchedule | Refused:
     """One row, by multiply-adds of threads."""
     if isinstance(of.skinny, Refused):
         return of.skinny
@@ -290,18 +294,18 @@ def gemv_threads(of: Gemm) -> Schedule | Refused:
     if row is None:
         expected = "one row where tensor cores lower the clock, with weights that bulk copies bring"
         return Refused("threads_multiply_as_fast", f"{of.rows} rows", expected)
-    return Schedule(row, row.tiled, packed={} if pack is None else of.packed(pack))
+    return GemmSchedule(row, row.tiled, packed={} if pack is None else of.packed(pack))
 
 
-def gemv(of: Gemm) -> Schedule | Refused:
+def gemv(of: Gemm) -> GemmSchedule | Refused:
     """Few rows, by tensor cores."""
     if isinstance(of.skinny, Refused):
         return of.skinny
     tile, pack = of.skinny
-    return Schedule(tile, tile.tiled, packed={} if pack is None else of.packed(pack))
+    return GemmSchedule(tile, tile.tiled, packed={} if pack is None else of.packed(pack))
 
 
-def gemm_shared(of: Gemm) -> Schedule | Refused:
+def gemm_shared(of: Gemm) -> GemmSchedule | Refused:
     """A part of a persistent kernel, or a launch of few rows, whose operands are whole in shared memory."""
     if isinstance(of.dtype, Refused):
         return of.dtype
@@ -313,13 +317,13 @@ def gemm_shared(of: Gemm) -> Schedule | Refused:
     tile = NearTile.of(of.dtype, of.left, of.rights, axes, sizes, of.device, of.request)
     if tile is None:
         return Refused("a_block_has_one_tile", f"{of.rows} rows, {of.columns} columns, {of.depth} of k", _ONE_TILE)
-    return Schedule(tile, lambda: tile.tiled(of.device), cycles=tile.cycles(of.device))
+    return GemmSchedule(tile, lambda: tile.tiled(of.device), cycles=tile.cycles(of.device))
 
 
 _ONE_TILE = "tiles for all blocks at once that fit shared memory"
 
 
-def gemm_tma(of: Gemm) -> Schedule | Refused:
+def gemm_tma(of: Gemm) -> GemmSchedule | Refused:
     """Warpgroups (wgmma) whose operands a warp copies with the TMA."""
     layout = of.layout
     if isinstance(of.dtype, Refused):
@@ -332,10 +336,10 @@ def gemm_tma(of: Gemm) -> Schedule | Refused:
     engine = PipelinedTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
     engine = engine.at_once(of.rows, of.columns, of.device)
     cycles = of.cycles(tile, split_k, has_producer=True)
-    return Schedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
+    return GemmSchedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
 
 
-def gemm_cp_async(of: Gemm) -> Schedule | Refused:
+def gemm_cp_async(of: Gemm) -> GemmSchedule | Refused:
     """Warps or warpgroups that copy operands themselves, with cp.async or element by element, by any instruction."""
     by = of.instruction
     if isinstance(by, Refused):
@@ -347,46 +351,46 @@ def gemm_cp_async(of: Gemm) -> Schedule | Refused:
     early = of.early if by in MMA else ()
     engine = TensorCoreTile(tile, by, of.left, layout.rights, *axes, of.depth, split_k, early)
     cycles = of.cycles(tile, split_k, has_producer=False)
-    return Schedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
+    return GemmSchedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
 
 
-def gemm_fma(of: Gemm) -> Schedule | Refused:
+def gemm_fma(of: Gemm) -> GemmSchedule | Refused:
     """Multiply-adds of threads."""
     if not isinstance(of.warp_tile, Refused):
         return Refused("tensor_cores_lack_the_dtype", ", ".join([d.name for d in of.dtypes]))
     writer = of.writer
     axes = [factor.dense_axis(writer.alignment(factor), (writer.sums,)) for factor in (of.left, *of.rights)]
     engine, cycles = FmaTile.best(of.left, of.rights, axes, product(of.batch), writer.sums, of.device, of.request)
-    return Schedule(engine, lambda: engine.tiled(of.device, cycles), engine.parts, cycles=cycles)
+    return GemmSchedule(engine, lambda: engine.tiled(of.device, cycles), engine.parts, cycles=cycles)
 
 
-def blocks_copied(of: Gemm) -> Schedule | Refused:
+def blocks_copied(of: Gemm) -> GemmSchedule | Refused:
     """One row with weights in blocks, which bulk copies bring."""
     rights = of.block_rights
     tile = None if of.batch or not of.has_unit_lanes else CopiedBlocks.of(of.left, rights, of.device, of.request)
     if tile is None:
         expected = "one row of f32, where launches overlap, and columns that fit shared memory"
         return Refused("bulk_copies_bring_blocks", f"{of.rows} rows, {of.columns} columns", expected)
-    return Schedule(tile, tile.tiled, packed=of.packed_blocks(tile.pack))
+    return GemmSchedule(tile, tile.tiled, packed=of.packed_blocks(tile.pack))
 
 
-def blocks_stream(of: Gemm) -> Schedule | Refused:
+def blocks_stream(of: Gemm) -> GemmSchedule | Refused:
     """Few rows with weights in blocks, which threads read as they are."""
     rights = of.block_rights
     tile = None if of.batch or not of.has_unit_lanes else BlockStream.of(of.left, rights, of.device, of.request)
     if tile is None:
         return Refused("rows_are_few", "a batch" if of.batch else str(of.rows), "few rows that fit shared memory")
-    return Schedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
+    return GemmSchedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
 
 
-def blocks_fma(of: Gemm) -> Schedule | Refused:
+def blocks_fma(of: Gemm) -> GemmSchedule | Refused:
     """Weights in blocks that threads expand to shared memory."""
     rights = of.block_rights
     engine = FmaTile(with_warps_of(BLOCKS_SHAPE, of.device), f32, of.left, rights, [""] * (1 + len(rights)), of.depth)
-    return Schedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
+    return GemmSchedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
 
 
-Engine: TypeAlias = Callable[[Gemm], Schedule | Refused]
+Engine: TypeAlias = Callable[[Gemm], GemmSchedule | Refused]
 DENSE: Mapping[str, Engine] = {
     "gemv_ring": gemv_ring,
     "gemv_threads": gemv_threads,
@@ -406,22 +410,22 @@ BLOCKS: Mapping[str, Engine] = {
 _SKINNY = (gemv_ring, gemv_threads, gemv)
 
 
-def first(engines: Iterable[Engine], of: Gemm) -> Schedule | Refused:
+def first(engines: Iterable[Engine], of: Gemm) -> GemmSchedule | Refused:
     """The schedule of the first engine that fits, or what refuses the last one."""
-    found: Schedule | Refused = Refused("engines_are_listed", "none")
+    schedule: GemmSchedule | Refused = Refused("engines_are_listed", "none")
     for engine in engines:
-        found = engine(of)
-        if isinstance(found, Schedule):
+        schedule = engine(of)
+        if isinstance(schedule, GemmSchedule):
             break
-    return found
+    return schedule
 
 
-def skinny_schedule(of: Gemm) -> Schedule | Refused:
+def skinny_schedule(of: Gemm) -> GemmSchedule | Refused:
     """That of few rows."""
     return first(_SKINNY, of)
 
 
-def dense_schedule(of: Gemm) -> Schedule | Refused:
+def dense_schedule(of: Gemm) -> GemmSchedule | Refused:
     """That of the engine that the selection table takes."""
     return first(DENSE.values(), of)
 
@@ -439,14 +443,14 @@ def known_blocks(of: StepProblem[GpuDevice | None]) -> BlockProduct | None:
 
 def gemm_of(of: StepProblem[GpuDevice | None]) -> Gemm | Refused:
     """A step as a GEMM."""
-    found = of.once(find_products)
-    if isinstance(found, Refused):
-        return found
-    dtypes = {v.dtype for v in (found.left, *found.rights)}
-    odd = [d.name for d in dtypes if not found.body.scalars.has_dtype(d) or d is bool_]
+    contraction = of.once(find_products)
+    if isinstance(contraction, Refused):
+        return contraction
+    dtypes = {v.dtype for v in (contraction.left, *contraction.rights)}
+    odd = [d.name for d in dtypes if not contraction.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
-    return Gemm(Writer(of.step, found, of.locations, of.device or H200, of.request), known_blocks(of))
+    return Gemm(GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request), known_blocks(of))
 
 
 def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice | None]], Offer | Refused]:
@@ -474,7 +478,7 @@ __all__ = [
     "DENSE",
     "Engine",
     "Gemm",
-    "Schedule",
+    "GemmSchedule",
     "dense_schedule",
     "gemm_of",
     "has_blocks",

@@ -33,7 +33,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.stream_k import FIRST_ROUND, ROUNDS, Spans
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Held, Pipeline, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, HeldOperands, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -198,15 +198,15 @@ class FmaTile:
         return Tensor(f"{side.name}_tile", self.dtype, (self.shape.depth * pitch, pitch, item), space="shared")
 
     def allocations(self) -> list[Alloc]:
-        shape, found = self.shape, list[Alloc]()
+        shape, allocations = self.shape, list[Alloc]()
         for side in self.sides:
-            found.append(Alloc(f"{side.name}_tile", self.dtype, self._ring * shape.depth * side.line, "shared"))
-            found.append(Alloc(f"{side.name}_line", self.dtype, 2 * side.each, "private"))
+            allocations.append(Alloc(f"{side.name}_tile", self.dtype, self._ring * shape.depth * side.line, "shared"))
+            allocations.append(Alloc(f"{side.name}_line", self.dtype, 2 * side.each, "private"))
             if not side.copied and self._ring > 1:
                 count = side.rows * shape.depth // shape.threads
-                found.append(Alloc(f"{side.name}_next", self.dtype, count, "private"))
+                allocations.append(Alloc(f"{side.name}_next", self.dtype, count, "private"))
         count = len(self.rights) * shape.rows_each * shape.columns_each
-        return [*found, Alloc("sums", self.dtype, count, "private")]
+        return [*allocations, Alloc("sums", self.dtype, count, "private")]
 
     def tiled(self, device: GpuDevice, cycles: float = 0.0) -> Tiled:
         """What a block does for a tile."""
@@ -228,9 +228,9 @@ class FmaTile:
     def body(self) -> list[Statement]:
         rounds = floordiv(self.depth + (self.shape.depth * self.parts - 1), self.shape.depth * self.parts)
         shape = self.shape
-        found: list[Statement] = [zeroed(self.sums, len(self.rights) * shape.rows_each * shape.columns_each)]
-        found += [] if self.parts == 1 else [Set(FIRST_ROUND.name, mul(Name("part"), Extent(rounds)))]
-        return [*found, *self._steps(Extent(rounds) if self.spans is None else ROUNDS).all(), Barrier()]
+        statements: list[Statement] = [zeroed(self.sums, len(self.rights) * shape.rows_each * shape.columns_each)]
+        statements += [] if self.parts == 1 else [Set(FIRST_ROUND.name, mul(Name("part"), Extent(rounds)))]
+        return [*statements, *self._steps(Extent(rounds) if self.spans is None else ROUNDS).all(), Barrier()]
 
     def _steps(self, rounds: Expr) -> Pipeline:
         """Copies for the stages to come and loads for the next one are in flight while one is multiplied."""
@@ -248,7 +248,8 @@ class FmaTile:
         def stores(number: Expr, stage: Expr) -> list[Statement]:
             return [s for side in loaded for s in self._kept(side, stage)]
 
-        held, by = Held(loads, stores) if loaded else None, Groups(starts_rolled=True) if copied else Stores()
+        held = HeldOperands(loads, stores) if loaded else None
+        by = CopyGroups(starts_rolled=True) if copied else Stores()
         return pipeline(self._ring, rounds, copies, self._products, by, held=held, is_rolled=True)
 
     def _k(self, number: Expr) -> Expr:
@@ -297,15 +298,15 @@ class FmaTile:
 
     def _expanded_or_stored(self, number: Expr, stage: Expr) -> list[Statement]:
         """All factors of a step."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for side in self.sides:
             if isinstance(side.factor, BlockFactor):
-                found += self._expanded(side, side.factor, number)
+                statements += self._expanded(side, side.factor, number)
                 continue
             row, k = self._own(side, Name("own"))
             element = self._element(side, Name("own"), number)
-            found += self._shared_by(side, Store(self._shared(side), (stage, k, row), element))
-        return found
+            statements += self._shared_by(side, Store(self._shared(side), (stage, k, row), element))
+        return statements
 
     def _expanded(self, side: _Side, factor: BlockFactor, step: Expr) -> list[Statement]:
         """Columns in blocks as floats: each thread has half of a column's k, with code of its own for each place."""
@@ -315,7 +316,7 @@ class FmaTile:
         column, half = remainder(ThreadIndex("thread"), columns), divided(ThreadIndex("thread"), columns)
         at = add(mul(step, Extent(2)), half)
         there = add(Name("side"), column)
-        found: list[Statement] = [Set("piece", remainder(at, pieces)), Set("block", divided(at, pieces))]
+        statements: list[Statement] = [Set("piece", remainder(at, pieces)), Set("block", divided(at, pieces))]
         if not is_multiple(factor.columns, columns):
             there = Call("minimum", (there, Extent(factor.columns - 1)), i64)
         for piece in range(pieces):
@@ -327,16 +328,16 @@ class FmaTile:
                 line = add(mul(half, Extent(PIECE)), Extent(number))
                 stores.append(Store(self._shared(side), (ZERO, line, column), one.scaled("scale", "low")))
             body = (*factor.words(Name("block"), there, read.used, "word"), *stores)
-            found.append(When(Call("equal", (Name("piece"), Extent(piece)), bool_), body))
-        return found
+            statements.append(When(Call("equal", (Name("piece"), Extent(piece)), bool_), body))
+        return statements
 
     def _products(self, number: Expr, stage: Expr) -> list[Statement]:
         """All products of a stage. What the next element of k needs is read before the products of one."""
-        found = self._read(stage, 0)
+        statements = self._read(stage, 0)
         for k in range(self.shape.depth):
-            found += self._read(stage, k + 1) if k + 1 < self.shape.depth else []
-            found += [s for number in range(len(self.rights)) for s in self._added(number, k)]
-        return found
+            statements += self._read(stage, k + 1) if k + 1 < self.shape.depth else []
+            statements += [s for number in range(len(self.rights)) for s in self._added(number, k)]
+        return statements
 
     def _added(self, stream: int, k: int) -> list[Statement]:
         """The products of an element of k, back and forth along the side with fewer sums of a thread.
@@ -346,24 +347,24 @@ class FmaTile:
         """
         a, b = self.sides[0], self.sides[1 + stream]
         outer, inner = (a, b) if b.each < a.each else (b, a)
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for n in range(outer.each):
             for m in range(inner.each)[:: -1 if n % 2 else 1]:
                 row, column = (n, m) if outer is a else (m, n)
                 place = Extent(stream), Extent(row), Extent(column)
                 product = Call("mul", (self._held(a, row, k), self._held(b, column, k)), self.dtype)
-                found.append(Store(self.sums, place, Call("add", (Load(self.sums, place), product), self.dtype)))
-        return found
+                statements.append(Store(self.sums, place, Call("add", (Load(self.sums, place), product), self.dtype)))
+        return statements
 
     def _read(self, stage: Expr, k: int) -> list[Statement]:
         """Read the rows of a thread at an element of k."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for side in self.sides:
             for number in range(side.each):
                 held = self._held(side, number, k)
                 value = Load(self._shared(side), (stage, Extent(k), side.place(number)))
-                found.append(Store(held.tensor, held.at, value))
-        return found
+                statements.append(Store(held.tensor, held.at, value))
+        return statements
 
     def _held(self, side: _Side, number: int, k: int) -> Load:
         """What a thread has read of a row, in turn in one of two places."""
@@ -372,12 +373,12 @@ class FmaTile:
     def elements(self) -> list[Element]:
         """The row and column of each sum of a thread, and the sums of all streams there."""
         a, b, *_ = self.sides
-        found: list[Element] = []
+        elements: list[Element] = []
         for i in range(a.each):
             for j in range(b.each):
                 sums = tuple([Load(self.sums, (Extent(s), Extent(i), Extent(j))) for s in range(len(self.rights))])
-                found.append(Element(a.place(i), b.place(j), sums))
-        return found
+                elements.append(Element(a.place(i), b.place(j), sums))
+        return elements
 
 
 def dtype_of_sums(dtype: DType) -> DType:

@@ -155,7 +155,7 @@ def fma_tile_of(
     shapes = [with_warps_of(shape, device) for shape in SHAPES]
     fitting = [shape for shape in shapes if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
     splits = splits_of((batch, rows, columns, depth), depth // SHAPES[-1].depth, streams, device, request)
-    choices = [_in_parts(shape, p, depth, work, streams, dtype) for p in splits for shape in fitting]
+    choices = [_split_k(shape, p, depth, work, streams, dtype) for p in splits for shape in fitting]
     if depth and all([isinstance(size, int) for size in (batch, rows, columns)]) and _may_share(device, request):
         choices += [c for shape in fitting for c in _in_spans(shape, depth, work, streams, dtype)]
     whole = min([c for c in choices if c[1].is_whole], key=lambda c: c[0])
@@ -168,7 +168,7 @@ def _may_share(device: GpuDevice, request: Request) -> bool:
     return device.timings.gemm.sum_launch <= request.sum_cycles_on(device) < inf and request.is_launch
 
 
-def _in_parts(
+def _split_k(
     shape: FmaShape, parts: int, depth: int, work: Work, streams: int, dtype: DType
 ) -> tuple[float, FmaChoice]:
     """An estimate with what adding up takes."""

@@ -67,10 +67,10 @@ def less(x: Expr, y: Expr) -> Expr:
 
 
 def both(*conditions: Expr) -> Expr:
-    found = conditions[0]
+    every = conditions[0]
     for condition in conditions[1:]:
-        found = Call("bit_and", (found, condition), bool_)
-    return found
+        every = Call("bit_and", (every, condition), bool_)
+    return every
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class Coordinate:
 
     @property
     def conditions(self) -> list[Expr]:
-        found = [] if self.size is None else [less(Extent(-1), self.index), less(self.index, Extent(self.size))]
-        return found if self.holds is None else [*found, self.holds]
+        conditions = [] if self.size is None else [less(Extent(-1), self.index), less(self.index, Extent(self.size))]
+        return conditions if self.holds is None else [*conditions, self.holds]
 
     @property
     def clamped(self) -> Expr:
@@ -256,10 +256,10 @@ class Factor:
 
     def source(self, row: Expr, k: Expr, rows: int) -> tuple[tuple[Expr, ...], Expr]:
         """The index of an element and whether it is there; tiles of `rows` rows may fit so that every row is there."""
-        found = self._coordinates(row, k)
+        coordinates = self._coordinates(row, k)
         inside = [] if is_multiple(self.rows, rows) and not self.ahead else [less(row, Extent(self.rows))]
-        inside += [less(k, Extent(self.depth)), *(c for one in found for c in one.conditions)]
-        return (*self.lead, *(one.index for one in found)), both(*inside)
+        inside += [less(k, Extent(self.depth)), *(c for one in coordinates for c in one.conditions)]
+        return (*self.lead, *(one.index for one in coordinates)), both(*inside)
 
     def element(self, row: Expr, k: Expr) -> Expr:
         """An element, and 0 outside; nothing is read there."""
@@ -268,8 +268,8 @@ class Factor:
             return self._gathered(row, k, inside)
         at = (*self.lead, clamped(row, self.rows), clamped(k, self.depth))
         dtype = self.tensor.dtype
-        found = Load(self.tensor, at) if self.read is None else self.read(at)
-        return Call("where", (inside, found, Number(0, found.dtype)), found.dtype if self.read else dtype)
+        element = Load(self.tensor, at) if self.read is None else self.read(at)
+        return Call("where", (inside, element, Number(0, element.dtype)), element.dtype if self.read else dtype)
 
     def _gathered(self, row: Expr, k: Expr, inside: Expr) -> Expr:
         """An element that is found by an index expression; the first of the tensor is read where there is none."""
@@ -289,12 +289,12 @@ def _divided(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
     known = [size for size in shape if isinstance(size, int)]
     if len(known) < len(shape) or prod(known) >= 1 << 31:
         return indices(shape, flat)
-    found: list[Expr] = []
+    index: list[Expr] = []
     left: Expr = Call("cast", (flat,), u32)
     for size in reversed(known[1:]):
-        found.append(ZERO if size == 1 else Call("cast", (Call("rem", (left, Number(size, u32)), u32),), i64))
+        index.append(ZERO if size == 1 else Call("cast", (Call("rem", (left, Number(size, u32)), u32),), i64))
         left = left if size == 1 else Call("div", (left, Number(size, u32)), u32)
-    return (*([Call("cast", (left,), i64)] if shape else []), *reversed(found))
+    return (*([Call("cast", (left,), i64)] if shape else []), *reversed(index))
 
 
 def is_multiple(size: Size, of: int) -> bool:
@@ -476,12 +476,12 @@ def multiplied(
 
 def along(layout: LinearLayout, axis: int, lane: Expr = LANE) -> Expr:
     """How far a lane's elements are along an axis of a matrix, beyond what its registers add."""
-    found: Expr = ZERO
+    distance: Expr = ZERO
     for first, count, by in layout.runs(axis):
         bits = divided(lane, 1 << first)
         is_last = first + count == len(layout.lanes)
-        found = add(found, mul(bits if is_last else remainder(bits, 1 << count), Extent(by)))
-    return found
+        distance = add(distance, mul(bits if is_last else remainder(bits, 1 << count), Extent(by)))
+    return distance
 
 
 def load_elements(
@@ -499,15 +499,15 @@ def load_elements(
 
     `first` is where the matrix begins, along both of its axes; `k_axis` says which of them is k.
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     own = [add(first[a], along(layout, a)) for a in (0, 1)]
     for e in range(layout.count):
         moved = layout.place(0, e)
         k, row = (add(own[a], Extent(moved[a])) for a in (k_axis, 1 - k_axis))
         line, place = (k, row) if axis == "row" else (row, k)
         source, there = tile.place(stage, line, divided(place, tile.chunk), remainder(place, tile.chunk))
-        found.append(Store(target, (*at, Extent(e)), Load(source, there)))
-    return found
+        statements.append(Store(target, (*at, Extent(e)), Load(source, there)))
+    return statements
 
 
 def plus(x: Expr, y: Expr) -> Expr:

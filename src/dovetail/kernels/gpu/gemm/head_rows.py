@@ -110,7 +110,7 @@ class HeadResults:
         ]
         after: list[Statement] = []
         for number, part in enumerate(self.parts):
-            loads, found = self._part(number, part)
+            loads, stores = self._part(number, part)
             end = part.first + part.count * self.width
             is_own = both(
                 Call("less_equal", (Extent(part.first), Name("side")), bool_), less(Name("side"), Extent(end))
@@ -118,7 +118,7 @@ class HeadResults:
             if part.appended is not None:
                 loads = [*self._placed(part.appended), *loads]
             before.append(When(is_own, tuple(loads)))
-            after.append(When(is_own, tuple(found)))
+            after.append(When(is_own, tuple(stores)))
         return before, after
 
     @staticmethod
@@ -128,42 +128,42 @@ class HeadResults:
 
     def _sums(self) -> Mapping[tuple[int, int], Expr]:
         """The sums of this thread: which of its two rows, and the column without what lanes add to it."""
-        found: dict[tuple[int, int], Expr] = {}
+        sums: dict[tuple[int, int], Expr] = {}
         each = self.producer.width // 8
         for chunk in self.producer.chunks:
             for number, element in enumerate(chunk.elements):
                 half, j, e = number // (2 * each), number // 2 % each, number % 2
-                found[half, chunk.column + 8 * j + e] = element.sums[0]
-        return found
+                sums[half, chunk.column + 8 * j + e] = element.sums[0]
+        return sums
 
     def _part(self, number: int, part: Heads) -> tuple[list[Statement], list[Statement]]:
         """The loads of the first line of results, and all that follows the sums."""
         sums = self._sums()
-        found: list[Statement] = []
+        statements: list[Statement] = []
         if part.gain is not None:
             for half in range(2):
                 squares = [Call("mul", (x, x), f32) for (at, _), x in sums.items() if at == half]
-                found += [Set(_norm(half), reduce(plus, squares)), *exchanged(_norm(half), _PLACES)]
+                statements += [Set(_norm(half), reduce(plus, squares)), *exchanged(_norm(half), _PLACES)]
                 mean = Call("mul", (Name(_norm(half), f32), Number(1 / self.width, f32)), f32)
                 scale = Call("near_rsqrt", (Call("add", (mean, Number(part.eps, f32)), f32),), f32)
-                found.append(Set(_norm(half), scale))
+                statements.append(Set(_norm(half), scale))
         lines: list[tuple[list[Statement], list[Statement], list[Statement]]] = []
         for at in range(self.width // LINE):
-            given = Hoisted(f"head{number}_{at % 2}_")
+            hoisted = Hoisted(f"head{number}_{at % 2}_")
             stores: list[Statement] = []
             for place, column in enumerate(self._columns(part, at)):
                 # Lanes add to columns: of eight, a thread has the first two.
                 for half in range(2) if column % 8 < 2 else ():
                     value = Call("cast", (_normed(part, sums[half, column], half, column),), self.dtype)
                     to = (_WARP, add(_QUAD, Extent(8 * half)), _feature(place))
-                    stores.append(given.store(Store(self._staged, to, value)))
+                    stores.append(hoisted.store(Store(self._staged, to, value)))
             loads, written = self._written(part, at) if part.angles is None else self._rotated(part, part.angles, at)
-            lines.append(([*given.sets, *loads], stores, written))
+            lines.append(([*hoisted.sets, *loads], stores, written))
         for at, (_, stores, written) in enumerate(lines):
-            found += stores
-            found += lines[at + 1][0] if at + 1 < len(lines) else []
-            found += [WarpBarrier(), *written, WarpBarrier()]
-        return lines[0][0], found
+            statements += stores
+            statements += lines[at + 1][0] if at + 1 < len(lines) else []
+            statements += [WarpBarrier(), *written, WarpBarrier()]
+        return lines[0][0], statements
 
     def _columns(self, part: Heads, at: int) -> list[int]:
         """The features of a line: neighbours, or some of the first half and those that are rotated with them."""
@@ -185,16 +185,16 @@ class HeadResults:
     def _written(self, part: Heads, at: int) -> tuple[list[Statement], list[Statement]]:
         """A line of results of each row from shared memory, 16 bytes for each thread."""
         groups, column, line = LINE // CHUNK, Name("column"), Name("line")
-        found: list[Statement] = [Set(column.name, mul(remainder(LANE, groups), Extent(CHUNK)))]
+        statements: list[Statement] = [Set(column.name, mul(remainder(LANE, groups), Extent(CHUNK)))]
         for turn in range(WARP_ROWS * groups // LANES):
-            found.append(Set(line.name, divided(add(LANE, Extent(turn * LANES)), groups)))
+            statements.append(Set(line.name, divided(add(LANE, Extent(turn * LANES)), groups)))
             places, there = self._to(part, line)
-            made: list[Statement] = []
+            stores: list[Statement] = []
             for e in range(CHUNK):
                 value = Load(self._staged, (_WARP, line, add(column, Extent(e))))
-                made.append(Store(part.target, (_ROW, add(column, Extent(at * LINE + e))), value))
-            found += [*places, When(there, tuple(made))]
-        return [], found
+                stores.append(Store(part.target, (_ROW, add(column, Extent(at * LINE + e))), value))
+            statements += [*places, When(there, tuple(stores))]
+        return [], statements
 
     def _rotated(self, part: Heads, angles: tuple[Tensor, Tensor], at: int) -> tuple[list[Statement], list[Statement]]:
         """Loads of angles, 16 bytes for each thread, and a line of rotated results of each row from shared memory."""
@@ -202,7 +202,7 @@ class HeadResults:
         column, line = Name("column"), Name("line")
         places = [(half, e) for half in range(2) for e in range(CHUNK)]
         loads: list[Statement] = [Set(column.name, mul(remainder(LANE, groups), Extent(CHUNK)))]
-        found: list[Statement] = []
+        statements: list[Statement] = []
 
         def feature(half: int, e: int) -> Expr:
             return add(column, Extent(half * middle + at * LINE // 2 + e))
@@ -218,20 +218,20 @@ class HeadResults:
                     loads.append(Set(name, Load(table, (Name("token"), feature(half, e)))))
                     names[-1][half, e] = Call("cast", (Name(name, table.dtype),), f32)
             own: dict[tuple[int, int], Expr] = {}
-            found.append(Set(line.name, own_line))
+            statements.append(Set(line.name, own_line))
             for half, e in places:
                 read = Load(self._staged, (_WARP, line, add(column, Extent(half * LINE // 2 + e))))
-                found.append(Set(f"feature{half}_{e}", Call("cast", (read,), f32)))
+                statements.append(Set(f"feature{half}_{e}", Call("cast", (read,), f32)))
                 own[half, e] = Name(f"feature{half}_{e}", f32)
             lines, there = self._to(part, line)
-            made: list[Statement] = []
+            stores: list[Statement] = []
             for half, e in places:
                 turned = Call("mul", (own[1 - half, e], names[1][half, e]), f32)
                 kept = Call("mul", (own[half, e], names[0][half, e]), f32)
                 value = Call("cast", (Call("add" if half else "sub", (kept, turned), f32),), self.dtype)
-                made.append(Store(part.target, (_ROW, feature(half, e)), value))
-            found += [*lines, When(there, tuple(made))]
-        return loads, found
+                stores.append(Store(part.target, (_ROW, feature(half, e)), value))
+            statements += [*lines, When(there, tuple(stores))]
+        return loads, statements
 
     @property
     def _staged(self) -> Tensor:

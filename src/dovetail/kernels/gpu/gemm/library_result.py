@@ -6,7 +6,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
 from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.contract import Writer
+from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import for_each
@@ -18,14 +18,14 @@ SOURCE, TARGET = "x", "y"
 """The pointers of a copy."""
 
 
-class LibraryResult(Writer):
+class LibraryResult(GemmWriter):
     """The epilogue of a step whose product a library has left in the workspace."""
 
     name = "library"
     is_gemm = False
 
-    def __init__(self, of: StepProblem[GpuDevice | None], found: Contraction, sums: DType) -> None:
-        super().__init__(of.step, found, of.locations, of.device or H200, of.request)
+    def __init__(self, of: StepProblem[GpuDevice | None], contraction: Contraction, sums: DType) -> None:
+        super().__init__(of.step, contraction, of.locations, of.device or H200, of.request)
         self.sums = sums
 
     @property

@@ -104,21 +104,21 @@ class NarrowResults:
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
         first, *others = self._lines
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for line, after in zip_longest((first, *others), others):
-            found += [s for part in line.parts for s in part.stores]
-            found += [s for part in (after.parts if after else ()) for s in part.loads]
-            found += line.written
-        return [s for part in first.parts for s in part.loads], found
+            statements += [s for part in line.parts for s in part.stores]
+            statements += [s for part in (after.parts if after else ()) for s in part.loads]
+            statements += line.written
+        return [s for part in first.parts for s in part.loads], statements
 
     def pieces(self) -> tuple[list[Statement], list[list[Statement]]]:
         """The same in equal pieces of work, each of which loads the operands of the next one."""
         parts = [part for line in self._lines for part in line.parts]
-        found = [[*part.stores, *(after.loads if after else ())] for part, after in zip_longest(parts, parts[1:])]
+        pieces = [[*part.stores, *(after.loads if after else ())] for part, after in zip_longest(parts, parts[1:])]
         each = len(self._lines[0].parts)
         for number, line in enumerate(self._lines):
-            found[(number + 1) * each - 1] += line.written
-        return list(parts[0].loads), found
+            pieces[(number + 1) * each - 1] += line.written
+        return list(parts[0].loads), pieces
 
     @property
     def _lines(self) -> list[_Line]:
@@ -138,16 +138,16 @@ class NarrowResults:
         stores: list[Statement] = []
         first = add(self.side, Extent(chunk.column))
         for pair, elements in enumerate(_pairs(chunk.elements)):
-            given, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
+            hoisted, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
             for element in elements:
-                (made,) = self.written(element, self.top, add(first, element.column))
-                staged = self._staged(made.tensor, place * self.producer.width)
+                (store,) = self.written(element, self.top, add(first, element.column))
+                staged = self._staged(store.tensor, place * self.producer.width)
                 at = (ThreadIndex("warp"), element.row, element.column)
-                own.append(Store(staged, at, given.store(made).value))
-            if given.sets:
+                own.append(Store(staged, at, hoisted.store(store).value))
+            if hoisted.sets:
                 # Columns are multiples of eight: both of a pair are inside, or none is.
                 inside = self.inside(self.top, add(first, elements[0].column))
-                loads.append(When(inside, tuple(given.sets)))
+                loads.append(When(inside, tuple(hoisted.sets)))
                 own = [When(inside, tuple(own))]
             stores += own
         return _Part(loads, stores)
@@ -160,12 +160,12 @@ class NarrowResults:
         for turn in range(WARP_ROWS * groups // LANES):
             line = divided(add(LANE, Extent(turn * LANES)), groups)
             row = add(add(self.top, chunk.row), line)
-            made: list[Store] = []
+            stores: list[Store] = []
             for e in range(CHUNK):
                 (store,) = self.written(chunk.elements[0], row, add(first, Extent(e)))
                 at = (ThreadIndex("warp"), line, add(column, Extent(e)))
-                made.append(replace(store, value=Load(self._staged(store.tensor, 0), at)))
-            yield When(self.inside(row, first), tuple(made))
+                stores.append(replace(store, value=Load(self._staged(store.tensor, 0), at)))
+            yield When(self.inside(row, first), tuple(stores))
 
     def _staged(self, of: Tensor, first: int) -> Tensor:
         """The room of each warp for a chunk, from a column on: warp, row, column."""
@@ -208,8 +208,8 @@ class LateResults:
             return None
         chunks = [_kept(chunk, overlap.sums) for chunk in narrow.producer.chunks]
         producer = replace(narrow.producer, chunks=chunks)
-        found = LateResults(replace(narrow, producer=producer, top=Name(_TOP), side=Name(_SIDE)), overlap)
-        return found if len(found.narrow.pieces()[1]) <= overlap.rounds else None
+        late = LateResults(replace(narrow, producer=producer, top=Name(_TOP), side=Name(_SIDE)), overlap)
+        return late if len(late.narrow.pieces()[1]) <= overlap.rounds else None
 
     @property
     def allocation(self) -> Alloc:

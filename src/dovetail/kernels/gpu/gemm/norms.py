@@ -10,7 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.blocks.copied_blocks import CopiedBlocks
-from dovetail.kernels.gpu.gemm.contract import Writer
+from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.engines import Gemm, blocks_copied, dense_schedule, known_blocks, skinny_schedule
 from dovetail.kernels.gpu.gemm.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, ReadSquares, RowSquares, WrittenSquares
@@ -28,7 +28,7 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
     writer = _writer(of)
     if writer is None:
         return None
-    left, depth, others = writer.left(), writer.depth, (*writer.found.rights, *writer.found.operands)
+    left, depth, others = writer.left(), writer.depth, (*writer.contraction.rights, *writer.contraction.operands)
     name, blocks = left.tensor.pointer, known_blocks(of)
     if name in set(map(writer.pointer, others)) or not isinstance(depth, int):
         return None
@@ -51,7 +51,7 @@ def squared_product(of: StepProblem[GpuDevice | None], gain: Value) -> tuple[Job
     writer = _writer(of)
     if writer is None:
         return None
-    dtype, columns, (result, *others) = writer.found.left.dtype, writer.columns, writer.step.results
+    dtype, columns, (result, *others) = writer.contraction.left.dtype, writer.columns, writer.step.results
     if others or writer.batch or not isinstance(columns, int) or columns % CHUNK or result.dtype is not dtype:
         return None
     gemm = Gemm(writer)
@@ -84,13 +84,13 @@ def scaled_product(
     writer = _writer(of)
     if writer is None:
         return None
-    scale, found = ReadSquares(squares, eps), writer.found
-    left, others = found.left, (*found.rights, *found.operands)
+    scale, contraction = ReadSquares(squares, eps), writer.contraction
+    left, others = contraction.left, (*contraction.rights, *contraction.operands)
     same = writer.rows == squares.rows and writer.depth == squares.columns and not writer.batch
-    at = found.body.views[left]
-    if not same or at.offset or found.operand(left) is not normed or left.dtype is not squares.dtype:
+    at = contraction.body.views[left]
+    if not same or at.offset or contraction.operand(left) is not normed or left.dtype is not squares.dtype:
         return None
-    if normed in map(found.operand, others):
+    if normed in map(contraction.operand, others):
         return None
     writer.bindings.pop(writer.names[normed])
     writer.scale = scale
@@ -104,16 +104,18 @@ def scaled_product(
     if heads:
         ends = sum([part.count for part in heads]) * tiled.columns
         fits = isinstance(writer.rows, int) and HeadResults(tiled.producer, tiled.columns, writer.rows, heads).fits
-        if ends != writer.columns or not fits or found.operands:
+        if ends != writer.columns or not fits or contraction.operands:
             return None
         writer.heads = heads
         writer.bindings |= tensors or {}
     return gemm.job(replace(schedule, tiled=lambda: tiled))
 
 
-def _writer(of: StepProblem[GpuDevice | None]) -> Writer | None:
-    found = of.once(find_products)
-    return None if isinstance(found, Refused) else Writer(of.step, found, of.locations, of.device or H200, of.request)
+def _writer(of: StepProblem[GpuDevice | None]) -> GemmWriter | None:
+    contraction = of.once(find_products)
+    if isinstance(contraction, Refused):
+        return None
+    return GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request)
 
 
 __all__ = ["normed_product", "scaled_product", "squared_product"]

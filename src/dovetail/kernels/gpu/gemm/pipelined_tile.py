@@ -113,7 +113,7 @@ class PipelinedTile:
         ]
         steps, registers = self._steps, self._registers()
         end = steps.end() if tile.cluster > 1 else ()
-        given = () if self.scale is None else self.scale.given()
+        ahead = () if self.scale is None else self.scale.loaded()
         alone = tile.cluster == tile.blocks == self.parts == 1 and not self.is_at_once
         overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._products) if alone else None
         producer = Producer(
@@ -125,7 +125,7 @@ class PipelinedTile:
             self.width,
             registers,
             end,
-            given,
+            ahead,
             overlap,
         )
         return Tiled(
@@ -187,11 +187,11 @@ class PipelinedTile:
     def _columns(self, number: Expr, stage: Expr) -> list[CopyBox]:
         """The boxes of the right factors in a round, or the share of them that this block copies for its cluster."""
         tile, each = self.core.right_tile, self.tile.columns // len(self.rights)
-        found: list[CopyBox] = []
+        copies: list[CopyBox] = []
         for at, right in enumerate(self.rights):
             place = right, self.right_axis, Name("side"), self._number(number)
-            found += self._boxes(tile, stage, *place, each, at * each, self.tile.cluster)
-        return found
+            copies += self._boxes(tile, stage, *place, each, at * each, self.tile.cluster)
+        return copies
 
     def _boxes(
         self,
@@ -224,12 +224,12 @@ class PipelinedTile:
             return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, stage, blocks=blocks)]
         sizes = factor.rows, factor.depth
         matrix = TensorMap(of.pointer, of.offset, sizes, (of.strides[1],), lines, itemsize=item)
-        found: list[CopyBox] = []
+        copies: list[CopyBox] = []
         for panel in range(0, rows, depth):
             target, at = tile.place(stage, share, Extent((skipped + panel) // chunk_of(self.dtype)))
             start = add(first, Extent(panel)), add(k, share)
-            found.append(CopyBox(target, at, matrix, start, FULL, stage, blocks=blocks))
-        return found
+            copies.append(CopyBox(target, at, matrix, start, FULL, stage, blocks=blocks))
+        return copies
 
     def _chunks(self) -> list[Chunk]:
         """The sums of a warp, chunk by chunk; those of a stream are side by side."""
@@ -240,7 +240,7 @@ class PipelinedTile:
         top = mul(ThreadIndex("warp"), Extent(WARP_ROWS))
         chunks: list[Chunk] = []
         for first in range(0, across, each):
-            found: list[Element] = []
+            elements: list[Element] = []
             for half, j, e in product(range(2), range(each), range(2)):
                 row = add(divided(LANE, 4), Extent(8 * half))
                 column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
@@ -248,8 +248,8 @@ class PipelinedTile:
                 sums: list[Expr] = [Load(self._sums, at) for at in places]
                 if self.scale is not None:
                     sums = [self.scale.scaled(total, half) for total in sums]
-                found.append(Element(row, column, tuple(sums)))
-            chunks.append(Chunk(top, 8 * first, found))
+                elements.append(Element(row, column, tuple(sums)))
+            chunks.append(Chunk(top, 8 * first, elements))
         return chunks
 
 

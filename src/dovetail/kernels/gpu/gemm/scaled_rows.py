@@ -82,13 +82,13 @@ class WrittenSquares:
     def start(turns: Sequence[int]) -> list[Statement]:
         return [Set(_squared(turn), Number(0.0, f32)) for turn in turns]
 
-    def stored(self, turn: int, stores: Sequence[Store], given: Hoisted) -> list[Statement]:
+    def stored(self, turn: int, stores: Sequence[Store], hoisted: Hoisted) -> list[Statement]:
         """The stores of x, those of x · gain, and the squares of this lane. Gains are loaded ahead."""
         exact = [Name(f"exact{e}", f32) for e in range(len(stores))]
         gained: list[Statement] = []
         for name, store in zip(exact, stores, strict=True):
             value = Call("mul", (name, Call("cast", (_gain(self.of.dtype, store.at[-1]),), f32)), f32)
-            gained.append(given.store(Store(self.of.gained, store.at[-2:], Call("cast", (value,), self.of.dtype))))
+            gained.append(hoisted.store(Store(self.of.gained, store.at[-2:], Call("cast", (value,), self.of.dtype))))
         total = reduce(plus, [Call("mul", (x, x), f32) for x in exact])
         return [
             *(Set(name.name, wide(store.value)) for name, store in zip(exact, stores, strict=True)),
@@ -117,27 +117,27 @@ class ReadSquares:
         """Squares of a row that a lane adds up."""
         return -(-self.of.tiles // PLACES)
 
-    def given(self) -> list[Statement]:
+    def loaded(self) -> list[Statement]:
         """The squares of both rows of this thread, eight apart: they arrive while products run."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         top = add(Name("top"), mul(ThreadIndex("warp"), Extent(WARP_ROWS)))
         for half in range(2):
             row = clamped(add(top, add(divided(LANE, 4), Extent(8 * half))), self.of.rows)
-            found.append(Set(f"row{half}", row))
+            statements.append(Set(f"row{half}", row))
             squares = [self._square(Name(f"row{half}"), number) for number in range(self.each)]
-            found += [Set(f"square{half}_{number}", square) for number, square in enumerate(squares)]
-        return found
+            statements += [Set(f"square{half}_{number}", square) for number, square in enumerate(squares)]
+        return statements
 
     def factors(self) -> list[Statement]:
         """The factors of both rows."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for half in range(2):
             squares: list[Expr] = [Name(f"square{half}_{number}", f32) for number in range(self.each)]
-            found += [Set(_squared(half), reduce(plus, squares)), *exchanged(_squared(half), PLACES)]
+            statements += [Set(_squared(half), reduce(plus, squares)), *exchanged(_squared(half), PLACES)]
             mean = Call("mul", (Name(_squared(half), f32), Number(1 / self.of.columns, f32)), f32)
             scale = Call("near_rsqrt", (Call("add", (mean, Number(self.eps, f32)), f32),), f32)
-            found.append(Set(_scale(half), scale))
-        return found
+            statements.append(Set(_scale(half), scale))
+        return statements
 
     def _square(self, row: Expr, number: int) -> Expr:
         """One of the squares that this lane adds up: lanes have neighbours, which are loaded together."""
@@ -158,13 +158,13 @@ def _gain(dtype: DType, column: Expr) -> Load:
 
 def exchanged(name: str, lanes: int) -> list[Statement]:
     """The sum of what neighbouring lanes have under a name."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     distance = 1
     while distance < lanes:
-        found.append(FromLane("other", name, Call("bit_xor", (LANE, Extent(distance)), i64), f32))
-        found.append(Set(name, plus(Name(name, f32), Name("other", f32))))
+        statements.append(FromLane("other", name, Call("bit_xor", (LANE, Extent(distance)), i64), f32))
+        statements.append(Set(name, plus(Name(name, f32), Name("other", f32))))
         distance *= 2
-    return found
+    return statements
 
 
 def _squared(number: int) -> str:

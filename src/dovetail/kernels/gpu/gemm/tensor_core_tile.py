@@ -27,7 +27,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Pipeline, Step, Stores, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, StepBody, Stores, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -196,9 +196,9 @@ class TensorCoreTile:
         constants = self._copied(self.early) if self.early else None
         # A product by warpgroups may still read the stage of the step before.
         ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
-        by = Groups(ahead, is_fenced=fenced)
-        given = self.stages, rounds, self._copied(_BOTH), self._products, by
-        return pipeline(*given, constants=constants, first=self._copied(late))
+        by = CopyGroups(ahead, is_fenced=fenced)
+        arguments = self.stages, rounds, self._copied(_BOTH), self._products, by
+        return pipeline(*arguments, constants=constants, first=self._copied(late))
 
     def _first_round(self) -> list[Statement]:
         return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), self._steps.count))]
@@ -210,17 +210,17 @@ class TensorCoreTile:
     def _done(self) -> list[Statement]:
         return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup and self.left_axis else []
 
-    def _copied(self, sides: Sequence[str]) -> Step:
+    def _copied(self, sides: Sequence[str]) -> StepBody:
         """The copies of some factors for a step."""
         threads, of = self.tile.threads, len(self.rights)
 
         def copies(number: Expr, stage: Expr) -> list[Statement]:
-            k, found = self._k(number), list[Statement]()
+            k, statements = self._k(number), list[Statement]()
             if "left" in sides:
-                found += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
+                statements += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
             for at, right in enumerate(self.rights if "right" in sides else ()):
-                found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
-            return found
+                statements += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
+            return statements
 
         return copies
 
@@ -232,10 +232,10 @@ class TensorCoreTile:
         """Both factors of a step, element by element."""
         k = self._k(number)
         threads, of = self.tile.threads, len(self.rights)
-        found = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
+        statements = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
         for at, right in enumerate(self.rights):
-            found += stored(self.right_tile, right, Name("side"), k, threads, at, of)
-        return found
+            statements += stored(self.right_tile, right, Name("side"), k, threads, at, of)
+        return statements
 
     def _awaited_products(self, number: Expr, stage: Expr) -> list[Statement]:
         """The products of a stage that the next step stores to."""
@@ -308,7 +308,7 @@ class TensorCoreTile:
         width = self.tile.warp_columns // streams
         side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), along(layout, 1))
         places = sorted([(layout.place(0, e), e) for e in range(layout.count)])
-        found: list[Element] = []
+        elements: list[Element] = []
         for i in range(self.down):
             for down, rows in groupby(places, key=lambda place: place[0][0]):
                 registers = [*rows]
@@ -318,8 +318,8 @@ class TensorCoreTile:
                             Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(e))) for s in range(streams)
                         )
                         row, column = add(top, Extent(self.by.m * i + down)), add(side, Extent(self.by.n * j + right))
-                        found.append(Element(row, column, sums))
-        return found
+                        elements.append(Element(row, column, sums))
+        return elements
 
 
 __all__ = ["TensorCoreTile"]

@@ -163,7 +163,7 @@ def pipelined_tile_of(
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device, request)
 
     def cycles(tile: BlockTile, parts: int) -> float:
-        return inf if work.may_crowd(tile, parts) else _in_parts(tile, parts, depth, work)
+        return inf if work.may_crowd(tile, parts) else _split_k_cycles(tile, parts, depth, work)
 
     # Estimates of whole GEMMs were fitted without what multiprocessors gain that copy while others have no work.
     lone = [tile for tile in fitting if not work.may_crowd(tile, 1)]
@@ -175,7 +175,7 @@ def pipelined_tile_of(
     return _clustered(tile, depth, parts, rows, work), parts
 
 
-def _in_parts(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
+def _split_k_cycles(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
     """An estimate of a product whose parts of k the kernel after it adds up."""
     return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles_of_producers(parts)
 
@@ -196,7 +196,7 @@ def gains_by_transposing(
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
             return work.pipelined_cycles(tile, depth) - work.timings.start
-        return _in_parts(tile, parts, depth, work) - work.timings.start
+        return _split_k_cycles(tile, parts, depth, work) - work.timings.start
 
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
@@ -293,9 +293,9 @@ def split_of(
         adding = 0.0 if parts == 1 else work.timings.sum_launch + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + adding
 
-    found = best(_fitting(1, device, by, request), splits, cycles)
-    assert found is not None, "the smallest tile fits every device"
-    tile, parts = found
+    split = best(_fitting(1, device, by, request), splits, cycles)
+    assert split is not None, "the smallest tile fits every device"
+    tile, parts = split
     blocks = parts * work.blocks(tile)
     at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
     room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes

@@ -96,7 +96,7 @@ class TileWriter(ABC):
     _partial: Tensor | None = None
     """Where sums go, if not to results."""
     squares: WrittenSquares | None = None
-    """What is left for the norm after this product; None where that is nothing."""
+    """Squares for the norm after this product; None where there is none."""
     heads: Sequence[Heads] = ()
     """What heads of the product become, in place of its results."""
 
@@ -122,7 +122,7 @@ class TileWriter(ABC):
         """The results at an index, which has the axes of the batch, a row and a column."""
 
     def finished(self, tiled: Tiled, parts: int = 1) -> Job:
-        """The job; where k goes in parts, a kernel leaves sums of each in the workspace and a second adds them up."""
+        """Return the job; with split-K a kernel stores the sums of each part in the workspace, and one adds them."""
         if tiled.spans is not None:
             return self._in_spans(tiled, tiled.spans)
         kernel = self._tiles(tiled, parts)
@@ -148,16 +148,16 @@ class TileWriter(ABC):
         statements: tuple[Statement, ...]
         producer, grid = tiled.producer, tiles
         if producer is None:
-            given, written = self._by_threads(tiled) or ([], self._epilogue(tiled))
-            statements = (*tiled.allocations, each_tile(*given, *tiled.body, *written))
+            ahead, written = self._by_threads(tiled) or ([], self._epilogue(tiled))
+            statements = (*tiled.allocations, each_tile(*ahead, *tiled.body, *written))
         else:
             # Blocks stay and go on to further tiles, whose copies start while results are written.
             at_once = self.device.multiprocessors * tiled.resident // tiled.cluster * tiled.cluster
             grid = min(tiles, at_once) if isinstance(tiles, int) else tiles
             late = self._late(tiled, producer) if grid != tiles and parts == 1 else None
             if late is None:
-                given, written = self._by_warps(tiled, producer)
-                consume = (*producer.start, each_tile(*given, *producer.given, *tiled.body, *written))
+                ahead, written = self._by_warps(tiled, producer)
+                consume = (*producer.start, each_tile(*ahead, *producer.ahead, *tiled.body, *written))
             else:
                 tiled = replace(tiled, allocations=(*tiled.allocations, late.allocation))
                 consume = (*producer.start, *late.start, each_tile(*late.tile()), *late.end)
@@ -215,8 +215,8 @@ class TileWriter(ABC):
 
     def _results(self) -> tuple[str, ...]:
         if self.heads:
-            told = [STATUS.pointer] if any(part.appended for part in self.heads) else []
-            return (*(part.target.pointer for part in self.heads), *told)
+            status = [STATUS.pointer] if any(part.appended for part in self.heads) else []
+            return (*(part.target.pointer for part in self.heads), *status)
         left = () if self.squares is None else (ROWS, SQUARES)
         return (*(f"y{i}" for i in range(len(self.step.results))), *left)
 
@@ -233,8 +233,8 @@ class TileWriter(ABC):
         sizes = sizes_in((*early, *body))
         every, maps = (*pointers, *written), maps_in((*early, *body))
         name, kind = f"{self.name}{_SUFFIXES[kind]}", kind if self.is_gemm else KernelKind.OTHER
-        made = Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
-        return replace(made, kind=kind)
+        kernel = Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
+        return replace(kernel, kind=kind)
 
     @staticmethod
     def _launched(kernel: Kernel) -> Launch:
@@ -260,9 +260,9 @@ class TileWriter(ABC):
         each = Set(column.name, add(mul(group, Extent(width)), Name("e")))
         body = Loop("e", Extent(width), (each, *self._rounded_once(Element(ZERO, ZERO, (total,)), at)), kind="unrolled")
         names = (*self.lead, Name("row"))
-        found = (*(Set(n.name, index) for n, index in zip(names, front, strict=True)), body)
+        statements = (*(Set(n.name, index) for n, index in zip(names, front, strict=True)), body)
         own = Set("own", add(mul(Name("tile"), Extent(THREADS)), ThreadIndex("thread")))
-        loop = Loop("tile", Extent(tiles), (own, When(less(Name("own"), Extent(groups)), found)), kind="block")
+        loop = Loop("tile", Extent(tiles), (own, When(less(Name("own"), Extent(groups)), statements)), kind="block")
         return self._kernel(KernelKind.SUM_OF_PARTS, (loop,), Launch(tiles, THREADS), self._results())
 
     def _written(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
@@ -273,8 +273,8 @@ class TileWriter(ABC):
 
     def _rounded_once(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
         """The results, which round no value on the way to them unless every step must."""
-        made = list(self.stores(element, at))
-        return made if self.locations.strict else [widened(store) for store in made]
+        stores = list(self.stores(element, at))
+        return stores if self.locations.strict else [widened(store) for store in stores]
 
     def _epilogue(self, tiled: Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
@@ -314,13 +314,13 @@ class TileWriter(ABC):
         row, column = divided(own, tiled.columns), remainder(own, tiled.columns)
         element = self._staged(tiled, row, divided(column, CHUNK), remainder(column, CHUNK))
         place = [Set("row", add(Name("top"), row)), Set("column", add(Name("side"), column))]
-        given = Hoisted("given")
-        made = [given.store(s) for s in self._written(element, (*self.lead, Name("row"), Name("column")))]
+        hoisted = Hoisted("given")
+        stores = [hoisted.store(s) for s in self._written(element, (*self.lead, Name("row"), Name("column")))]
         inside = both(less(own, Extent(count)), self._inside(Name("row"), Name("column"), tiled))
         ahead: list[Statement] = [*place]
-        if given.sets:
-            ahead.append(When(inside, tuple(given.sets)))
-        return ahead, [*self._to_shared(tiled), Barrier(), When(inside, tuple(made)), Barrier()]
+        if hoisted.sets:
+            ahead.append(When(inside, tuple(hoisted.sets)))
+        return ahead, [*self._to_shared(tiled), Barrier(), When(inside, tuple(stores)), Barrier()]
 
     def _narrow(self, tiled: Tiled, producer: Producer) -> NarrowResults:
         return NarrowResults(
@@ -334,7 +334,7 @@ class TileWriter(ABC):
     def _late(self, tiled: Tiled, producer: Producer) -> LateResults | None:
         """Results that are computed during the products of the next tile; None where that cannot be."""
         narrow = self._narrow(tiled, producer)
-        others = self.heads or self.squares is not None or producer.given
+        others = self.heads or self.squares is not None or producer.ahead
         can = narrow.fits and not others and not self.lead and self.request.is_launch
         return LateResults.of(narrow) if can else None
 
@@ -351,14 +351,14 @@ class TileWriter(ABC):
     def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""
         assert tiled.staged is not None, "there is room for them"
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for element in tiled.elements:
             stores: list[Statement] = []
             for s, value in enumerate(element.sums):
                 at = (tiled.plane, element.row, spread(element.column, s, self.streams))
                 stores.append(Store(tiled.staged, at, value))
-            found += stores if element.inside is None else [When(element.inside, tuple(stores))]
-        return found if tiled.scale is None else [*found, tiled.scale.stored]
+            statements += stores if element.inside is None else [When(element.inside, tuple(stores))]
+        return statements if tiled.scale is None else [*statements, tiled.scale.stored]
 
     def _staged(self, tiled: Tiled, row: Expr, group: Expr, e: Expr) -> Element:
         """A sum in shared memory, by its row and its place in a group of eight columns."""
@@ -374,9 +374,9 @@ class TileWriter(ABC):
 
     def _inside(self, row: Expr, column: Expr, tiled: Tiled) -> Expr:
         """Whether an element of a tile is one of the result; tiles may fit so that all are."""
-        found = [] if is_multiple(self.rows, tiled.rows) else [less(row, Extent(self.rows))]
-        found += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
-        return both(*found) if found else Number(True, bool_)
+        conditions = [] if is_multiple(self.rows, tiled.rows) else [less(row, Extent(self.rows))]
+        conditions += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
+        return both(*conditions) if conditions else Number(True, bool_)
 
     def _group(self, tiled: Tiled, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
         """Eight columns, which are all inside or all outside."""

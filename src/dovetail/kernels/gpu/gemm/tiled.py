@@ -111,8 +111,8 @@ class Producer:
     """Registers of a thread that multiplies, and of one that copies; None where all have as many."""
     end: Sequence[Statement] = ()
     """What it does after its last tile."""
-    given: Sequence[Statement] = ()
-    """What those that multiply load for a tile before its sums."""
+    ahead: Sequence[Statement] = ()
+    """What consumer warps load for a tile before its main loop."""
     overlap: Overlap | None = None
     """How others do something else while they multiply; None where they cannot."""
 

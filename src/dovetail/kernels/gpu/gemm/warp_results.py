@@ -48,7 +48,7 @@ class WarpResults:
     each: int = CHUNK
     """Neighbours of a thread in a line; 1 where lines of the result are not aligned."""
     squares: WrittenSquares | None = None
-    """What is left for a norm after this product; None where that is nothing."""
+    """Squares for a norm after this product; None where there is none."""
 
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them."""
@@ -67,32 +67,32 @@ class WarpResults:
             stores.append([])
             for turn in turns:
                 row = add(top, lines[turn])
-                given = Hoisted(f"given{number % AHEAD}_{turn}_")
-                made: list[Store] = []
+                hoisted = Hoisted(f"given{number % AHEAD}_{turn}_")
+                results: list[Store] = []
                 for e in range(self.each):
                     column = add(group, Extent(e))
                     places = [(ThreadIndex("warp"), Extent(s), lines[turn], column) for s in range(self.streams)]
                     sums = tuple([Load(producer.staged, at) for at in places])
                     element = Element(lines[turn], column, sums)
-                    made += map(given.store, self.written(element, row, add(first, Extent(e))))
+                    results += map(hoisted.store, self.written(element, row, add(first, Extent(e))))
                 inside = self.inside(row, first)
-                each = made if squares is None else squares.stored(turn, made, given)
-                loads[-1] += [When(inside, tuple(given.sets))] if given.sets else []
+                each = results if squares is None else squares.stored(turn, results, hoisted)
+                loads[-1] += [When(inside, tuple(hoisted.sets))] if hoisted.sets else []
                 stores[-1].append(When(inside, tuple(each)))
-        found: list[Statement] = [] if squares is None else squares.start(turns)
+        statements: list[Statement] = [] if squares is None else squares.start(turns)
         for number, chunk in enumerate(producer.chunks):
             ahead += loads[number] if number < AHEAD else []
             for element in chunk.elements:
                 for s, value in enumerate(element.sums):
                     at = (ThreadIndex("warp"), Extent(s), element.row, element.column)
-                    found.append(Store(producer.staged, at, value))
-            found += [WarpBarrier(), *stores[number], WarpBarrier()]
-            found += loads[number + AHEAD] if number + AHEAD < len(loads) else []
+                    statements.append(Store(producer.staged, at, value))
+            statements += [WarpBarrier(), *stores[number], WarpBarrier()]
+            statements += loads[number + AHEAD] if number + AHEAD < len(loads) else []
         if squares is not None:
             rows = [add(add(Name("top"), producer.chunks[0].row), line) for line in lines]
             inside = [self.inside(row, Name("side")) for row in rows]
-            found += [s for turn in turns for s in squares.end(turn, rows[turn], inside[turn], groups)]
-        return ahead, found
+            statements += [s for turn in turns for s in squares.end(turn, rows[turn], inside[turn], groups)]
+        return ahead, statements
 
 
 __all__ = ["WarpResults"]

@@ -1,7 +1,7 @@
-"""Products of a part of a resident kernel, or of a launch of few rows: a tile whose factors are whole in shared memory.
+"""A GEMM of few rows whose factors are whole in shared memory: a part of a persistent kernel, or a launch.
 
-Weights arrive while blocks wait for the part or the kernel before, as they need nothing of it. What is left after that
-wait is one read of the rows of a tile, or a norm of them, and the products of all of k. A block has one tile, so that
+Weights arrive while blocks wait for the part or the kernel before, as they need nothing of it. After
+that wait it reads the rows of a tile once, or norms them, and multiplies all of k. A block has one tile, so that
 tiles are as small as leaves no multiprocessor without one.
 """
 
@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tiled import Tiled
-from dovetail.kernels.gpu.pipeline import Groups, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import CopyGroups, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -73,12 +73,12 @@ MOST_BYTES = 160 << 10
 """Shared memory of a tile, at most: weights of other parts are on their way at the same time."""
 
 
-def warped_tiles(wanted: int, depth: int) -> tuple[BlockTile, ...]:
-    """The smallest tile with a warp for each of `wanted` parts, or with as few turns of them as warps can have. Warps
+def warped_tiles(parts: int, depth: int) -> tuple[BlockTile, ...]:
+    """The smallest tile with a warp for each of `parts`, or with as few turns of them as warps can have. Warps
     have equally many steps along k."""
     able = [n for n in range(1, MOST_WARPS + 1) if depth % (16 * n) == 0]
     few = [n for n in able if n >= FEWEST_WARPS] or able
-    best = min(few, key=lambda n: (-(-wanted // n), n))
+    best = min(few, key=lambda n: (-(-parts // n), n))
     return (BlockTile(16, 16, 1, 1, 1, warps_deep=best),)
 
 
@@ -108,10 +108,10 @@ class NearTile(TensorCoreTile):
         if request.warps:
             tiles = warped_tiles(request.warps, depth)
         by = mma_of(dtype)
-        found = [NearTile(tile, by, left, rights, axis, other, depth) for tile in tiles]
+        candidates = [NearTile(tile, by, left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
-            for one in found
+            for one in candidates
             if -(-rows // one.tile.rows) * -(-columns // one.tile.columns) <= device.multiprocessors
             and one.shared_bytes <= min(MOST_BYTES, device.shared_bytes)
             and depth % (by.k * one.tile.warps_deep) == 0
@@ -190,7 +190,7 @@ class NearTile(TensorCoreTile):
         def used(number: Expr, stage: Expr) -> list[Statement]:
             return [s for step in range(self.steps) for s in self._multiplied(step)]
 
-        return pipeline(1, 1, self._weights_copied, used, Groups(refill="never"))
+        return pipeline(1, 1, self._weights_copied, used, CopyGroups(refill="never"))
 
     def _weights_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         tile, right, by_row = self.weights_tile, self.rights[0], self.right_axis == "row"

@@ -24,16 +24,16 @@ class Transposed:
 
     def __call__(self, w: Array) -> Array:
         depth, width = w.shape[-2:]
-        found = np.zeros((width, depth + self.padding), w.dtype)
+        packed = np.zeros((width, depth + self.padding), w.dtype)
         # Bits are moved: NumPy is slow with dtypes that are not its own.
         bits = np.dtype(f"u{w.dtype.itemsize}")
-        source, target = w.reshape(depth, width).view(bits), found.view(bits)
+        source, target = w.reshape(depth, width).view(bits), packed.view(bits)
         for first in range(0, depth, BLOCK):
             rows = slice(first, min(first + BLOCK, depth))
             for left in range(0, width, BLOCK):
                 columns = slice(left, left + BLOCK)
                 target[columns, rows] = source[rows, columns].T
-        return found
+        return packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,13 @@ class Staged:
     def __call__(self, w: Array) -> Array:
         by_column = Transposed()(w)
         width, depth = by_column.shape
-        found = np.zeros((width // self.columns, depth // self.depth, self.columns, self.depth + self.padding), w.dtype)
+        packed = np.zeros(
+            (width // self.columns, depth // self.depth, self.columns, self.depth + self.padding), w.dtype
+        )
         bits = np.dtype(f"u{w.dtype.itemsize}")
         parts = by_column.view(bits).reshape(width // self.columns, self.columns, depth // self.depth, self.depth)
-        found.view(bits)[..., : self.depth] = parts.transpose(0, 2, 1, 3)
-        return found
+        packed.view(bits)[..., : self.depth] = parts.transpose(0, 2, 1, 3)
+        return packed
 
 
 __all__ = ["Staged", "Transposed"]

@@ -42,7 +42,7 @@ SHARING = 8
 FEW = 8
 """Columns up to which no two threads have the same k, so that each needs what it has received itself alone."""
 MOST_WORDS = 96
-"""Words of weights that a thread loads before it has the row: in a resident kernel it has 232 registers."""
+"""Words of weights that a thread loads before it has the row: in a persistent kernel it has 232 registers."""
 MOST_REGISTERS = 150
 """Registers of weights before a thread has the row. Words that leave some free are widened to f32 then."""
 CHAINS = 4
@@ -139,26 +139,26 @@ class RowProducts:
         each = [(turn, column) for turn in range(self._turns) for column in range(self._own)]
         ahead = each[: MOST_WORDS // self._words]
         wide = ahead[: max(0, MOST_REGISTERS - self._words * len(ahead)) // (self._piece - self._words)]
-        found = [s for at in ahead for s in self._loaded(at, weights)]
+        statements = [s for at in ahead for s in self._loaded(at, weights)]
         free = MOST_REGISTERS - self._words * len(ahead) - (self._piece - self._words) * len(wide)
         wide_gains = range(min(self._turns, free // (self._piece - self._words)))
         if self.gains is not None:
-            found += [s for turn in range(self._turns) for s in self._chunk(self.gains, turn, _gain(turn))]
+            statements += [s for turn in range(self._turns) for s in self._chunk(self.gains, turn, _gain(turn))]
             each_gain = [(turn, e) for turn in wide_gains for e in range(self._piece)]
-            found += [Set(_wide_gain(*at).name, self._element(_gain(at[0]), at[1])) for at in each_gain]
-        found += [Set(_wide(at, e).name, self._element(_word(at), e)) for at in wide for e in range(self._piece)]
+            statements += [Set(_wide_gain(*at).name, self._element(_gain(at[0]), at[1])) for at in each_gain]
+        statements += [Set(_wide(at, e).name, self._element(_word(at), e)) for at in wide for e in range(self._piece)]
         started: set[str] = set()
         for at in each:
-            found += self._row(at[0], row, started, is_wide=at[0] in wide_gains) if at[1] == 0 else []
-            found += [] if at in ahead else self._loaded(at, weights)
+            statements += self._row(at[0], row, started, is_wide=at[0] in wide_gains) if at[1] == 0 else []
+            statements += [] if at in ahead else self._loaded(at, weights)
             for e in range(self._piece):
                 w = _wide(at, e) if at in wide else self._element(_word(at), e)
-                found.append(_fma(_sum(at[1], e % self._chains), w, _x(e), started))
-        found += self._added(planes)
+                statements.append(_fma(_sum(at[1], e % self._chains), w, _x(e), started))
+        statements += self._added(planes)
         if self.gains is not None:
             # All groups of lanes have the same.
-            found += [Set(SQUARES[0].name, reduce(plus, SQUARES)), *exchanged(SQUARES[0].name, self._sharing)]
-        return found
+            statements += [Set(SQUARES[0].name, reduce(plus, SQUARES)), *exchanged(SQUARES[0].name, self._sharing)]
+        return statements
 
     def squares_stored(self, planes: Tensor) -> Statement:
         """The squares of a warp's part of the row, after its sums: other lanes and warps have the same."""
@@ -211,23 +211,23 @@ class RowProducts:
 
     def _row(self, turn: int, row: Tensor, started: set[str], *, is_wide: bool) -> list[Statement]:
         """The elements of the row of a turn, in registers, and their squares."""
-        found = self._pair(row, turn) if self._is_alone else self._chunk(row, turn, "row_word")
-        found += [Set(_x(e).name, self._element("row_word", e)) for e in range(self._piece)]
+        statements = self._pair(row, turn) if self._is_alone else self._chunk(row, turn, "row_word")
+        statements += [Set(_x(e).name, self._element("row_word", e)) for e in range(self._piece)]
         for e in range(self._piece if self.gains is not None else 0):
-            found.append(_fma(SQUARES[e % 2], _x(e), _x(e), started))
+            statements.append(_fma(SQUARES[e % 2], _x(e), _x(e), started))
             gain = _wide_gain(turn, e) if is_wide else self._element(_gain(turn), e)
-            found.append(Set(_x(e).name, Call("mul", (_x(e), gain), f32)))
-        return found
+            statements.append(Set(_x(e).name, Call("mul", (_x(e), gain), f32)))
+        return statements
 
     def _added(self, planes: Tensor) -> list[Statement]:
         """Add up what the lanes of a column have. In each exchange a lane keeps half of its columns and gives the other
-        half away; a column that is left over stays in both lanes, and one of them stores it."""
-        found: list[Statement] = []
+        half away; an odd column stays in both lanes, and one of them stores it."""
+        statements: list[Statement] = []
         kept: list[list[Expr]] = [[] for _ in range(self._own)]
         sums, columns = [_sum(c, 0) for c in range(self._own)], list[Expr](map(Extent, range(self._own)))
         for column in range(self._own):
             total = reduce(plus, [_sum(column, chain) for chain in range(self._chains)])
-            found += [Set(sums[column].name, total)] if self._chains > 1 else []
+            statements += [Set(sums[column].name, total)] if self._chains > 1 else []
         distance = self._sharing // 2
         while distance:
             half = len(sums) // 2
@@ -235,25 +235,25 @@ class RowProducts:
             partner = Call("bit_xor", (LANE, Extent(distance)), i64)
             for i in range(half):
                 low, high = sums[i], sums[i + half]
-                found.append(Set("given", Call("where", (is_upper, low, high), f32)))
-                found.append(Set("kept", Call("where", (is_upper, high, low), f32)))
-                found.append(FromLane("other", "given", partner, f32))
-                found.append(Set(low.name, plus(Name("kept", f32), Name("other", f32))))
+                statements.append(Set("given", Call("where", (is_upper, low, high), f32)))
+                statements.append(Set("kept", Call("where", (is_upper, high, low), f32)))
+                statements.append(FromLane("other", "given", partner, f32))
+                statements.append(Set(low.name, plus(Name("kept", f32), Name("other", f32))))
                 columns[i] = Call("where", (is_upper, columns[i + half], columns[i]), i64)
-                # Of a pair the upper one alone may be left over from an exchange before.
+                # Of a pair the upper one alone may remain from an exchange before.
                 is_lower = Call("equal", (remainder(divided(LANE, distance), 2), ZERO), bool_)
                 kept[i] = [Call("bit_or", (is_lower, both(*kept[i + half])), bool_)] if kept[i + half] else []
             for i, last in enumerate(sums[2 * half :], 2 * half):
-                found.append(FromLane("other", last.name, partner, f32))
-                found.append(Set(last.name, plus(last, Name("other", f32))))
+                statements.append(FromLane("other", last.name, partner, f32))
+                statements.append(Set(last.name, plus(last, Name("other", f32))))
                 kept[i].append(Call("equal", (remainder(divided(LANE, distance), 2), ZERO), bool_))
             sums, columns = [*sums[:half], *sums[2 * half :]], [*columns[:half], *columns[2 * half :]]
             kept = [*kept[:half], *kept[2 * half :]]
             distance //= 2
         for x, column, one in zip(sums, columns, kept, strict=True):
             store = Store(planes, (self.plane, ZERO, add(self._first, column)), x)
-            found.append(When(both(*one), (store,)) if one else store)
-        return found
+            statements.append(When(both(*one), (store,)) if one else store)
+        return statements
 
 
 def _fma(total: Name, x: Expr, y: Expr, started: set[str]) -> Set:
@@ -297,9 +297,9 @@ class RowStream(StreamTile):
         """The same tile by threads; None where tensor cores lower no clock, or threads cannot share it."""
         if not 0 < device.tensor_hertz < device.hertz or tile.rows != 1 or not tile.bulk or not tile.sums_are_apart:
             return None
-        found = RowStream(**{name: getattr(tile, name) for name in tile.__dataclass_fields__})
-        there_is_room = found.sums_are_apart and RESIDENT * found.shared_bytes <= device.shared_bytes
-        return found if found.by_threads.fits and there_is_room else None
+        stream = RowStream(**{name: getattr(tile, name) for name in tile.__dataclass_fields__})
+        there_is_room = stream.sums_are_apart and RESIDENT * stream.shared_bytes <= device.shared_bytes
+        return stream if stream.by_threads.fits and there_is_room else None
 
     @property
     def by_threads(self) -> RowProducts:
@@ -307,13 +307,13 @@ class RowStream(StreamTile):
         return RowProducts(self.dtype, self.depth, self.width, self.warps, gains)
 
     def tiled(self) -> Tiled:
-        found, products, norm = StreamTile.tiled(self), self.by_threads, self.norm
+        tiled, products, norm = StreamTile.tiled(self), self.by_threads, self.norm
         scale = None
         if norm is not None:
             squares = products.squares(self.planes)
             scale = RowScale(products.squares_stored(self.planes), lambda _: norm.scale(squares))
         # Sums are in the planes.
-        return replace(found, elements=(), planes=products.deep, plane=products.plane, scale=scale)
+        return replace(tiled, elements=(), planes=products.deep, plane=products.plane, scale=scale)
 
     @property
     def planes(self) -> Tensor:

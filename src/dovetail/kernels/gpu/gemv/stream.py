@@ -32,7 +32,7 @@ from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream_products import UNIT, StreamProducts
-from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, Groups, Pipeline, pipeline
+from dovetail.kernels.gpu.pipeline import ARRIVED, IS_FIRST, Bulk, CopyGroups, Pipeline, pipeline
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -128,15 +128,15 @@ class StreamTile:
         while 2 * k * warps > depth or k * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
             warps //= 2
         once = device.evict_first
-        found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early, evict_first=once)
-        others = rows * found.left_pitch * dtype.itemsize + APART_BYTES
-        found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - others))
+        stream = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early, evict_first=once)
+        others = rows * stream.left_pitch * dtype.itemsize + APART_BYTES
+        stream = replace(stream, room=min(WEIGHT_BYTES, device.shared_bytes - others))
         if early and axis == "k" and device.bulk_copies and depth % (k * warps) == 0:
-            bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
+            bulk = [replace(stream, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
                 return _for_turns(fitting, products, columns, device)
-        return found if found.shared_bytes <= device.shared_bytes else None
+        return stream if stream.shared_bytes <= device.shared_bytes else None
 
     @property
     def threads(self) -> int:
@@ -290,7 +290,7 @@ class StreamTile:
         """The stages of all of k: one for each step where all weights fit, and nothing is copied later."""
         if self.bulk:
             return pipeline(1, 1, self._columns_copied, self.used, Bulk(by_one=False))
-        by = Groups(refill="never" if self.is_whole else "between")
+        by = CopyGroups(refill="never" if self.is_whole else "between")
         return pipeline(self.stages, self.rounds, self._copies, self.used, by, is_rolled=True)
 
     def body(self) -> list[Statement]:
@@ -314,7 +314,7 @@ class StreamTile:
         # Columns that are apart as lines are come together; those of several streams take turns.
         lines = next(n for n in (CHUNK, 4, 2, 1) if n == 1 or n * tile.pitch * item <= COPY_BYTES) if padded else 1
         nbytes = lines * tile.pitch * item if padded else self.depth * item
-        found = self._gains_copied()
+        statements = self._gains_copied()
         for at, right in enumerate(self.rights):
             line = mul(Name("copy"), Extent(lines))
             column = add(Name("side"), line)
@@ -323,8 +323,8 @@ class StreamTile:
             target, place = tile.place(stage, spread(line, at, self.streams), ZERO)
             source = right.tensor, (*right.lead, column, ZERO)
             copy = CopyBulk(target, place, *source, nbytes, ARRIVED, stage, self.evict_first)
-            found.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
-        return found
+            statements.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
+        return statements
 
     def _gains_copied(self) -> list[Statement]:
         """One thread copies the gains with the first weights."""
@@ -336,10 +336,10 @@ class StreamTile:
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
         assert isinstance(self.weights, SharedTile), "bulk copies are all of them"
         k = mul(number, Extent(self.stage_depth))
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for at, right in enumerate(self.rights):
-            found += copied(self.weights, right, self.axis, Name("side"), k, stage, self.threads, at, self.streams)
-        return found
+            statements += copied(self.weights, right, self.axis, Name("side"), k, stage, self.threads, at, self.streams)
+        return statements
 
     def left_loaded(self) -> list[Statement]:
         """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
@@ -388,8 +388,8 @@ class StreamRing(StreamTile):
         if not is_multiple(columns, tile.columns) or tile.depth % tile.stage_depth:
             return None
         values = {name: getattr(tile, name) for name in tile.__dataclass_fields__}
-        found = StreamRing(**values)
-        return found if found.stages > 1 and RESIDENT * found.shared_bytes <= device.shared_bytes else None
+        ring = StreamRing(**values)
+        return ring if ring.stages > 1 and RESIDENT * ring.shared_bytes <= device.shared_bytes else None
 
     @property
     def pack(self) -> Staged:
@@ -427,12 +427,12 @@ class StreamRing(StreamTile):
         return True
 
     def _stage_copied(self, number: Expr, stage: Expr) -> list[Statement]:
-        nbytes, found = self.pack.stage * self.dtype.itemsize, list[Statement]()
+        nbytes, statements = self.pack.stage * self.dtype.itemsize, list[Statement]()
         for at, right in enumerate(self.rights):
             target, place = self.weights.place(stage, Extent(at * self.columns), ZERO)
             source = (divided(Name("side"), self.columns), number)
-            found.append(CopyBulk(target, place, right.tensor, source, nbytes, ARRIVED, stage, self.evict_first))
-        return found
+            statements.append(CopyBulk(target, place, right.tensor, source, nbytes, ARRIVED, stage, self.evict_first))
+        return statements
 
 
 def width_of_block(batch: int, columns: int, axis: str, device: GpuDevice) -> int:

@@ -213,20 +213,20 @@ class StreamProducts:
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""
-        found: list[Element] = []
+        elements: list[Element] = []
         down = remainder(LANE, 4)
         for group in range(self.across // self.streams):
             fragments = [group * self.streams + s for s in range(self.streams)]
             column = add(divided(LANE, 4), Extent(8 * group))
             if self.is_folded:
                 sums = tuple([plus(self._summed(f, 0), self._summed(f, 3)) for f in fragments])
-                found.append(Element(down, column, sums, self._has_row(down, FOLDED_ROWS)))
+                elements.append(Element(down, column, sums, self._has_row(down, FOLDED_ROWS)))
                 continue
             for e in range(min(2, self.rows)):
                 row = add(mul(down, Extent(2)), Extent(e))
                 sums = tuple([self._summed(f // 2, 2 * (f % 2) + e) for f in fragments])
-                found.append(Element(row, column, sums, self._has_row(row, 8)))
-        return found
+                elements.append(Element(row, column, sums, self._has_row(row, 8)))
+        return elements
 
     def _has_row(self, row: Expr, most: int) -> Expr | None:
         return None if self.rows == most else less(row, Extent(self.rows))

@@ -66,16 +66,16 @@ def for_each(
     """
     boxes = Flat(shape, width, THREADS)
     statements = (*boxes.head(Name("tile")), *boxes.nest(body))
-    made = Kernel(name, tuple(pointers), tuple(written), "tile", statements, sizes=sizes_in(statements))
-    return made, boxes.tiles
+    kernel = Kernel(name, tuple(pointers), tuple(written), "tile", statements, sizes=sizes_in(statements))
+    return kernel, boxes.tiles
 
 
 def flat_index(shape: tuple[Size, ...], at: Sequence[Expr]) -> Expr:
     """The number of the element at an index, the last axis fastest."""
-    found: Expr = ZERO
+    number: Expr = ZERO
     for a, index in enumerate(at):
-        found = add(found, mul(index, Extent(product(shape[a + 1 :]))))
-    return found
+        number = add(number, mul(index, Extent(product(shape[a + 1 :]))))
+    return number
 
 
 THREADS = 256

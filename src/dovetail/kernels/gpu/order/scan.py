@@ -111,8 +111,8 @@ def _job(value: Value, axis: int, locations: TensorLocations, device: GpuDevice)
     def load(index: Expr) -> Expr:
         return Load(read, place(index))
 
-    def store(index: Expr, found: Expr) -> Statement:
-        return Store(written, place(index), cast_to(found, value.dtype))
+    def store(index: Expr, total: Expr) -> Statement:
+        return Store(written, place(index), cast_to(total, value.dtype))
 
     bindings = {"x": x, "y": value}
     if isinstance(length, int) and length <= _SHORT:
@@ -246,22 +246,22 @@ class _Scan:
     def _group(self, kept: Tensor) -> tuple[Statement, ...]:
         """The scan of one element for each lane, after those of `running`."""
         total, v, running = self.fold.total, self.named("v"), self.named("running")
-        found: list[Statement] = []
+        statements: list[Statement] = []
         distance = 1
         while distance < self.lanes:
             partner = whole("maximum", whole("sub", _LANE, Extent(distance)), ZERO)
             has_one = holds("greater_equal", _LANE, Extent(distance))
-            found += [
+            statements += [
                 FromLane("other", "v", partner, total),
                 Set("v", choose(has_one, self.both(self.named("other"), v), v)),
             ]
             distance *= 2
-        found.append(Set("v", self.both(running, v)))
+        statements.append(Set("v", self.both(running, v)))
         result: Expr = v
         if self.exclusive:
-            found.append(FromLane("other", "v", whole("maximum", whole("sub", _LANE, Extent(1)), ZERO), total))
+            statements.append(FromLane("other", "v", whole("maximum", whole("sub", _LANE, Extent(1)), ZERO), total))
             result = choose(holds("equal", _LANE, ZERO), running, self.named("other"))
-        return (*found, Store(kept, (Name("g"),), result), FromLane("running", "v", Extent(self.lanes - 1), total))
+        return (*statements, Store(kept, (Name("g"),), result), FromLane("running", "v", Extent(self.lanes - 1), total))
 
     def _offset(self, warps: int) -> tuple[Statement, ...]:
         """`offset` is the total of all before the warp's elements, `carry` that of all up to the block's last."""

@@ -154,9 +154,9 @@ class _Scatter:
         tensor = Tensor("i", by.dtype, self.locations(by).strides)
         if self.by_element:
             axis = int(self.value.attrs["axis"]) + self.value.rank
-            found: list[Expr] = list(at)
-            found[axis] = Name(name)
-            return checked(name, Load(tensor, tuple(at)), self.value.shape[axis]), tuple(found)
+            index: list[Expr] = list(at)
+            index[axis] = Name(name)
+            return checked(name, Load(tensor, tuple(at)), self.value.shape[axis]), tuple(index)
         sets: list[Statement] = []
         for d in range(self.depth):
             sets += checked(f"{name}{d}", Load(tensor, (*at, Extent(d))), self.value.shape[d])
@@ -174,10 +174,10 @@ class _Scatter:
     def job(self) -> Job:
         x, by, updates = self.value.operands
         bindings = {"i": by, "u": updates, "y": self.value, "status": Status()}
-        found: list[tuple[Kernel, Size]] = []
+        first: list[tuple[Kernel, Size]] = []
         if not self.in_place:
             bindings["x"] = x
-            found.append(self.copied())
+            first.append(self.copied())
         if 0 in self.updates:
             kernels, workspace = [for_each("scatter", (0,), ("y",), ("y",), ())], dict[str, Size]()
         elif self.combine is None:
@@ -186,7 +186,7 @@ class _Scatter:
             kernels, workspace = [self.atomic(self.combine)], {}
         else:
             kernels, workspace = self.by_slot()
-        return in_passes([*found, *kernels], bindings, workspace)
+        return in_passes([*first, *kernels], bindings, workspace)
 
     def copied(self) -> tuple[Kernel, Size]:
         """The tensor, before anything is updated."""

@@ -107,8 +107,8 @@ class _Sort:
 
     def place(self, row: Expr, at: Expr) -> tuple[Expr, ...]:
         """The index of the element at a place of a row."""
-        found = indices(self.rows, row)
-        return (*found[: self.axis], at, *found[self.axis :])
+        front = indices(self.rows, row)
+        return (*front[: self.axis], at, *front[self.axis :])
 
     def read(self, row: Expr, at: Expr) -> Load:
         return Load(Tensor("x", self.x.dtype, self.locations(self.x).strides), self.place(row, at))
@@ -121,7 +121,7 @@ class _Sort:
     def keys(self, name: str, row: Size) -> Keys:
         return Keys(name, is_wide(self.x.dtype), row, product(self.rows) * row)
 
-    def given(self, row: Expr, at: Expr, key: Key) -> tuple[Statement, ...]:
+    def results_stored(self, row: Expr, at: Expr, key: Key) -> tuple[Statement, ...]:
         """Store one element and its index."""
         values, places = self.step.results
         y = Tensor("y", values.dtype, self.locations(values).strides)
@@ -144,22 +144,22 @@ class _Sort:
             return in_passes(kernels, bindings, workspace)
         rows = product(self.rows)
         keys = self.keys("a", length), self.keys("b", length)
-        found, source = sorted_keys(self.take, ("x",), keys, rows, length, self.policy)
-        stores = self.given(Name("j0"), Name("j1"), source.load(Name("j0"), Name("j1")))
+        passes, source = sorted_keys(self.take, ("x",), keys, rows, length, self.policy)
+        stores = self.results_stored(Name("j0"), Name("j1"), source.load(Name("j0"), Name("j1")))
         last = for_each("sort_results", (rows, kept), ("x", *source.workspace, "y", "z"), ("y", "z"), stores)
-        return in_passes([*found, last], bindings, {**keys[0].workspace, **keys[1].workspace})
+        return in_passes([*passes, last], bindings, {**keys[0].workspace, **keys[1].workspace})
 
     def tournament(self, length: int, kept: int) -> tuple[list[tuple[Kernel, Size]], dict[str, Size]]:
         """Rounds in which every chunk keeps its best, until one chunk has them all."""
         rows = product(self.rows)
-        found: list[tuple[Kernel, Size]] = []
+        passes: list[tuple[Kernel, Size]] = []
         workspace: dict[str, Size] = {}
         take, reads = self.take, ("x",)
         row, part = Name("row"), Name("part")
         while length > self.policy.chunk:
             chunk = self.policy.chunk
             chunks = -(-length // chunk)
-            target = self.keys("ab"[len(found) % 2], chunks * kept)
+            target = self.keys("ab"[len(passes) % 2], chunks * kept)
             shared = shared_chunk(target, chunk)
             put = target.store(row, add(mul(part, Extent(kept)), Name("e")), shared.load(ZERO, Name("e")))
             body = (
@@ -170,7 +170,7 @@ class _Sort:
                 *bitonic(shared, chunk),
                 Loop("e", Extent(kept), put, kind="thread"),
             )
-            found.append(launched("top_k_round", reads, tuple(target.workspace), body, rows * chunks, chunk // 2))
+            passes.append(launched("top_k_round", reads, tuple(target.workspace), body, rows * chunks, chunk // 2))
             # The first two rounds have the longest arrays of each name.
             workspace = {**target.workspace, **workspace}
             take, reads, length = target.load, tuple(target.workspace), chunks * kept
@@ -184,7 +184,7 @@ class _Sort:
             *self.results(shared, chunk, kept),
         )
         name = "sort" if self.step.value.op is ops.sort else "top_k"
-        return [*found, launched(name, ("x", *reads), ("y", "z"), body, rows, chunk // 2)], workspace
+        return [*passes, launched(name, ("x", *reads), ("y", "z"), body, rows, chunk // 2)], workspace
 
     def results(self, shared: Keys, chunk: int, kept: int) -> tuple[Statement, ...]:
         """Store the first of a sorted chunk, by their order or by their places."""
@@ -198,7 +198,7 @@ class _Sort:
                 Barrier(),
                 *bitonic(shared, chunk),
             )
-        return (*again, Loop("e", Extent(kept), self.given(row, e, shared.load(ZERO, e)), kind="thread"))
+        return (*again, Loop("e", Extent(kept), self.results_stored(row, e, shared.load(ZERO, e)), kind="thread"))
 
     def streamed(self, kept: int) -> tuple[Kernel, Size]:
         """A block goes through a row of any length: a chunk holds the best so far and as many new keys as fit."""

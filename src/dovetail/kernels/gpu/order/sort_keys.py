@@ -24,9 +24,9 @@ def ordered_bits(x: Expr, descending: bool) -> Expr:
     """A scalar as an unsigned integer of its width, which orders as the elements do."""
     dtype = x.dtype
     if dtype is bool_:
-        found = cast_to(x, u8)
+        ordered = cast_to(x, u8)
     elif dtype.kind == "uint":
-        found = x
+        ordered = x
     else:
         word = _WORDS[dtype.bits]
         sign = Number(1 << (dtype.bits - 1), word)
@@ -36,10 +36,10 @@ def ordered_bits(x: Expr, descending: bool) -> Expr:
             bits = choose(is_zero, Number(0, word), bits)
             negative = holds("greater_equal", bits, sign)
             turned = choose(negative, Call("bit_not", (bits,), word), Call("bit_or", (bits, sign), word))
-            found = choose(holds("is_nan", x), Number((1 << dtype.bits) - 1, word), turned)
+            ordered = choose(holds("is_nan", x), Number((1 << dtype.bits) - 1, word), turned)
         else:
-            found = Call("bit_xor", (bits, sign), word)
-    return Call("bit_not", (found,), found.dtype) if descending else found
+            ordered = Call("bit_xor", (bits, sign), word)
+    return Call("bit_not", (ordered,), ordered.dtype) if descending else ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class Keys:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         names = (f"{self.pointer}_places",) if self.is_wide else ()
-        found = [Tensor(self.pointer, u64, (self.row * 8, 8), space=self.space)]
-        return (*found, *(Tensor(name, u32, (self.row * 4, 4), space=self.space) for name in names))
+        keys = [Tensor(self.pointer, u64, (self.row * 8, 8), space=self.space)]
+        return (*keys, *(Tensor(name, u32, (self.row * 4, 4), space=self.space) for name in names))
 
     @property
     def workspace(self) -> dict[str, Size]:

@@ -80,8 +80,8 @@ def launched(
 ) -> tuple[Kernel, Size]:
     """A kernel with a launch shape."""
     pointers = (*[n for n in dict.fromkeys(reads) if n not in writes], *writes)
-    made = Kernel(name, pointers, tuple(writes), "tile", tuple(body), sizes=sizes_in(tuple(body)))
-    return replace(made, launch=Launch(blocks, threads)), blocks
+    kernel = Kernel(name, pointers, tuple(writes), "tile", tuple(body), sizes=sizes_in(tuple(body)))
+    return replace(kernel, launch=Launch(blocks, threads)), blocks
 
 
 def bitonic(keys: Keys, count: int) -> tuple[Statement, ...]:
@@ -198,7 +198,7 @@ def sorted_keys(
         *bitonic(shared, chunk),
         *emptied(shared, chunk, keys[0], row, part, length),
     )
-    found = [launched("sort_chunks", reads, tuple(keys[0].workspace), body, rows * chunks, chunk // 2)]
+    passes = [launched("sort_chunks", reads, tuple(keys[0].workspace), body, rows * chunks, chunk // 2)]
     source, target = keys
     width = chunk
     each = THREADS * policy.merged
@@ -211,12 +211,12 @@ def sorted_keys(
             Set("start", start),
             When(holds("less", Name("start"), Extent(length)), share),
         )
-        found.append(
+        passes.append(
             launched("sort_merge", tuple(source.workspace), tuple(target.workspace), pass_, rows * blocks, THREADS)
         )
         source, target = target, source
         width *= 2
-    return found, source
+    return passes, source
 
 
 def _by_block(

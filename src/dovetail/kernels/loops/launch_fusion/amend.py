@@ -52,25 +52,25 @@ def opened(kernel: Kernel, stages: Sequence[Body], same: Mapping[str, str], bloc
     """A kernel after its stages. What it copies before it waits is amended by what stages write; copies start after the
     stages where that is not known. Names of pointers are those of the whole; `same` is that of `with_stages`."""
     amends = [s for s in everything(kernel.body) if isinstance(s, Amend)]
-    found: dict[str, Body] = {a.source.pointer: () for a in amends}
+    amendments: dict[str, Body] = {a.source.pointer: () for a in amends}
     early = {tensor.pointer for tensor, _ in reads(kernel.opening)}
     for stage in stages:
         stores = results(stage)
         for name in {s.tensor.pointer for s in stores}:
             read = same.get(name, name)
             mine = [a for a in amends if a.source.pointer == read]
-            made = _amended(mine[0], stage, name, kernel.body, blocks) if len(mine) == 1 else None
+            amended = _amended(mine[0], stage, name, kernel.body, blocks) if len(mine) == 1 else None
             shared = all(s.tensor.space == "shared" for s in stores)
-            if made is not None and not found[read]:
-                found[read] = made
+            if amended is not None and not amendments[read]:
+                amendments[read] = amended
             elif read in early or not shared:
                 return Opened((), (*kernel.opening, *_filled(kernel.body, {})))
-    return Opened(kernel.opening, _filled(kernel.body, found))
+    return Opened(kernel.opening, _filled(kernel.body, amendments))
 
 
-def _filled(body: Body, found: Mapping[str, Body]) -> Body:
+def _filled(body: Body, amendments: Mapping[str, Body]) -> Body:
     """A body whose amendments are statements; without any where nothing is amended."""
-    return expand(body, lambda s: found.get(s.source.pointer, ()) if isinstance(s, Amend) else None)
+    return expand(body, lambda s: amendments.get(s.source.pointer, ()) if isinstance(s, Amend) else None)
 
 
 def _amended(amend: Amend, stage: Body, pointer: str, kernel: Body, blocks: int) -> Body | None:

@@ -117,14 +117,14 @@ def with_stages(
 
 def _by_levels(stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body]) -> Body:
     """Stages whose threads wait for each other from level to level."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     level = 0
     for (_, stage), body in zip(stages, bodies, strict=True):
         if stage.level != level:
-            found.append(Barrier())
+            statements.append(Barrier())
             level = stage.level
-        found += body
-    return tuple(found)
+        statements += body
+    return tuple(statements)
 
 
 def _by_warps(
@@ -132,24 +132,24 @@ def _by_warps(
 ) -> Body | None:
     """Stages whose rows are each for one warp; None where a warp would have to wait for others."""
     places = {number: place for place, (number, _) in enumerate(stages)}
-    found: list[StageBody] = []
+    own: list[StageBody] = []
     for (_, stage), body, index in zip(stages, bodies, indices, strict=True):
         if stage.after is None:
             return None
         after = frozenset([places[number] for number in stage.after])
-        found.append(StageBody(body, index, after, stage.kernel.schedule))
-    made = by_warps(found, launch.block, launch.warp)
-    return None if made is None else _in_turn(made)
+        own.append(StageBody(body, index, after, stage.kernel.schedule))
+    joined = by_warps(own, launch.block, launch.warp)
+    return None if joined is None else _in_turn(joined)
 
 
 def _in_turn(stage: Body) -> Body:
     """A stage whose tiles one block goes through."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for s in stage:
         if isinstance(s, When):
             s = replace(s, body=_in_turn(s.body))
-        found.append(replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s)
-    return tuple(found)
+        statements.append(replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s)
+    return tuple(statements)
 
 
 def without_copies_from_shared(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

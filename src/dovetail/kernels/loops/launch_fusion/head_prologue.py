@@ -103,13 +103,13 @@ def _has_slots(body: Sequence[Statement], alloc: Alloc) -> bool:
 
 def _inlined(body: Sequence[Statement]) -> tuple[Statement, ...]:
     """A body without loops of one turn."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for s in body:
         if isinstance(s, Loop) and s.kind == "serial" and s.extent == Extent(1):
-            found += [Set(s.variable, ZERO), *_inlined(s.body)]
+            statements += [Set(s.variable, ZERO), *_inlined(s.body)]
         else:
-            found.append(s)
-    return tuple(found)
+            statements.append(s)
+    return tuple(statements)
 
 
 def with_head_prologue(
@@ -128,15 +128,15 @@ def with_head_prologue(
     `pointers` says what the pointers of `before` are called in the whole kernel. None where the kernel does not fill
     that memory in one place, or has tiles of other rows.
     """
-    found, launch = Filling.of(kernel, read, room), kernel.launch
-    if found is None or launch is None or found.lines != ROWS:
+    filling, launch = Filling.of(kernel, read, room), kernel.launch
+    if filling is None or launch is None or filling.lines != ROWS:
         return None
     warps = launch.block // launch.warp
     turns = -(-before.heads // warps)
     copies: list[Statement] = []
     works: list[tuple[Statement, ...]] = []
     for turn in range(turns):
-        first, work = _head(before, turn, warps, pointers, found.rows, pointers[result])
+        first, work = _head(before, turn, warps, pointers, filling.rows, pointers[result])
         copies += first
         works.append(work)
     # Heads of a warp take turns, so that one computes while another waits.
@@ -144,11 +144,11 @@ def with_head_prologue(
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
     copies_take = before.heads * before.copied_bytes * (1 / timings.attention_bytes)
     cycles = timings.attention + turns * timings.attention_head + copies_take
-    made = found.filled(each, read_too, (), cycles)
+    filled = filling.filled(each, read_too, (), cycles)
     rooms = [replace(a, pointer=f"{a.pointer}_heads", count=a.count * turns * warps) for a in before.allocations]
     # Copies that start early find their memory where the first allocations are.
-    body = (*made.body[:-1], *rooms, made.body[-1])
-    return replace(made, body=body, launch=made.launch and with_rooms(made.launch, body))
+    body = (*filled.body[:-1], *rooms, filled.body[-1])
+    return replace(filled, body=body, launch=filled.launch and with_rooms(filled.launch, body))
 
 
 def _head(
@@ -172,10 +172,10 @@ def _head(
     shared = frozenset([f"{a.pointer}_heads" for a in before.allocations])
     # The last warps may have no head: they compute one again, and store nothing.
     guard = None if before.heads % warps == 0 else Call("less", (own, Extent(before.heads)), bool_)
-    made = _OfWarp(own, shared, rows, result, Name(local("top")), guard).body(body)
-    wait = next((i for i, s in enumerate(made) if isinstance(s, AwaitCopies)), 0)
+    of_warp = _OfWarp(own, shared, rows, result, Name(local("top")), guard).body(body)
+    wait = next((i for i, s in enumerate(of_warp) if isinstance(s, AwaitCopies)), 0)
     start = [Set(own.name, number), *renamed.body(before.private), Set(local(before.tile), tile)]
-    return [*start, *made[:wait]], made[wait:]
+    return [*start, *of_warp[:wait]], of_warp[wait:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +202,12 @@ class _OfWarp(Rewriting):
         if isinstance(part, When) and self.guard is not None and self._stores(part):
             condition = Call("bit_and", (self.of(part.condition), self.guard), bool_)
             return When(condition, self.of(part.body))
-        found = self.inside(part)
-        for role, tensor, at in accesses((found,)):
+        inner = self.inside(part)
+        for role, tensor, at in accesses((inner,)):
             if tensor.pointer in self.shared and role.at:
                 first, *rest = at
-                found = with_fields(found, {role.at: (add(first, self.own), *rest)})
-        return found
+                inner = with_fields(inner, {role.at: (add(first, self.own), *rest)})
+        return inner
 
     def _stores(self, part: When) -> bool:
         return any([isinstance(s, Store) and s.tensor.pointer == self.result for s in part.body])

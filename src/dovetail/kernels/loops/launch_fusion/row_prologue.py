@@ -1,6 +1,6 @@
 """A kernel of rows as the start of a product that reads them: each block computes the rows of its own tile.
 
-A resident kernel then has a level less, and rows are in shared memory where products read them. Blocks with other
+A persistent kernel then has a level less, and rows are in shared memory where products read them. Blocks with other
 columns of the same rows compute these again, while they would otherwise wait for them.
 """
 
@@ -143,16 +143,16 @@ def with_row_prologue(
     others read these too (`keep`). `pointers` says what the pointers of `before` are called in the whole kernel. None
     where the kernel does not fill that memory in one place.
     """
-    found, launch = Filling.of(kernel, read, room), kernel.launch
-    if found is None or launch is None or before.warps * launch.warp != launch.block:
+    filling, launch = Filling.of(kernel, read, room), kernel.launch
+    if filling is None or launch is None or before.warps * launch.warp != launch.block:
         return None
-    turns, left = divmod(found.lines, before.warps)
+    turns, left = divmod(filling.lines, before.warps)
     if left:
         return None
-    each = _rows(before, found.rows, turns, pointers, pointers[result], keep=keep)
+    each = _rows(before, filling.rows, turns, pointers, pointers[result], keep=keep)
     kept = [pointers[n] for n in before.written if keep or n != result]
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
-    return found.filled(each, read_too, kept, timings.norm + turns * timings.norm_row)
+    return filling.filled(each, read_too, kept, timings.norm + turns * timings.norm_row)
 
 
 def _rows(

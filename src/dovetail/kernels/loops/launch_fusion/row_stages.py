@@ -133,11 +133,11 @@ class _Moved(Rewriting):
     done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
     def changed(self, part: Any) -> Any:
-        made = self.inside(part)
-        if isinstance(made, (Load, Store)) and (step := self.steps.get(made.tensor.pointer)) is not None:
-            tensor = replace(made.tensor, strides=(step, *made.tensor.strides))
-            return replace(made, tensor=tensor, at=(ThreadIndex("block"), *made.at))
-        return made
+        inner = self.inside(part)
+        if isinstance(inner, (Load, Store)) and (step := self.steps.get(inner.tensor.pointer)) is not None:
+            tensor = replace(inner.tensor, strides=(step, *inner.tensor.strides))
+            return replace(inner, tensor=tensor, at=(ThreadIndex("block"), *inner.at))
+        return inner
 
 
 __all__ = ["Copied", "RowStage", "as_row_stages"]

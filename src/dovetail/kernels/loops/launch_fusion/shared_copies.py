@@ -34,10 +34,10 @@ def without_shared_copies(
     """
     instead: dict[str, str] = {}
     for copy in [s for s in everything(body) if isinstance(s, Loop)]:
-        found = _copied(copy)
-        if found is None or found[0] in instead:
+        copied = _copied(copy)
+        if copied is None or copied[0] in instead:
             continue
-        target, source = found
+        target, source = copied
         written = [s.tensor.pointer for s in everything(body) if isinstance(s, Store)]
         is_whole = 0 < sizes.get(target, 0) <= rooms.get(source, 0)
         if is_whole and written.count(target) == 1 and source not in written:
@@ -66,16 +66,16 @@ def _place(tensor: Tensor, at: tuple[Expr, ...]) -> list[tuple[object, Expr]]:
 
 def _without(body: tuple[Statement, ...], copy: Loop) -> tuple[Statement, ...]:
     """A body without a copy, and without the barrier after it where threads wait for nothing else there."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     gone = False
     for s in body:
         if s is copy:
             gone = True
-        elif gone and isinstance(s, Barrier) and isinstance(found[-1], AwaitPhase):
+        elif gone and isinstance(s, Barrier) and isinstance(statements[-1], AwaitPhase):
             gone = False
         else:
-            found.append(with_bodies(s, lambda inner: _without(inner, copy)))
-    return tuple(found)
+            statements.append(with_bodies(s, lambda inner: _without(inner, copy)))
+    return tuple(statements)
 
 
 __all__ = ["without_shared_copies"]

@@ -67,21 +67,21 @@ def narrowed(body: Body, index: Index) -> Body:
 
 
 def _narrowed(body: Body, index: Index) -> Body:
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for at, s in enumerate(body):
         if isinstance(s, Set) and s.name == index.name:
             own: Expr = Name(s.name)
             if index.count > 1 and index.row is None:
                 own = Call("div", (own, Extent(index.count)), i64)
-            wanted = index.slice if index.row is None else index.of_slice(index.count)
-            inside = Call("equal", (own, wanted), bool_)
-            return (*found, s, When(inside, _in_slice(body[at + 1 :], index)))
+            number = index.slice if index.row is None else index.of_slice(index.count)
+            inside = Call("equal", (own, number), bool_)
+            return (*statements, s, When(inside, _in_slice(body[at + 1 :], index)))
         after = body[at + 1] if at + 1 < len(body) else None
         of_slice = _elements_of_slice(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
         if of_slice is not None:
-            return (*found, of_slice, *_narrowed(body[at + 2 :], index))
-        found.append(with_bodies(s, lambda inner: _narrowed(inner, index)))
-    return tuple(found)
+            return (*statements, of_slice, *_narrowed(body[at + 2 :], index))
+        statements.append(with_bodies(s, lambda inner: _narrowed(inner, index)))
+    return tuple(statements)
 
 
 def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None:
@@ -98,9 +98,9 @@ def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None
         return None
     places = [{of: i // size * size, loop.variable: i % size} for i in range(count)]
     before = [_folded(s, places) for s in loop.body[: sets[0]]]
-    found = loop.body[sets[0]]
-    assert isinstance(found, Set), "it was found"
-    numbers = [number_of(found.value, place) for place in places]
+    row_set = loop.body[sets[0]]
+    assert isinstance(row_set, Set), "its place is in the list"
+    numbers = [number_of(row_set.value, place) for place in places]
     last = numbers[-1]
     if last is None or count % (last // index.count + 1):
         return None
@@ -109,13 +109,13 @@ def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None
         return None
     first = Call("equal", (tile, ZERO), bool_)
     if index.row is None:
-        body = (*before, found, *_in_slice(loop.body[sets[0] + 1 :], index))
+        body = (*before, row_set, *_in_slice(loop.body[sets[0] + 1 :], index))
         return When(first, (Set(start.name, index.of_slice(span)), replace(loop, extent=Extent(span), body=body)))
     rows = span // index.count
     if span % index.count or any([number != i // rows for i, number in enumerate(numbers)]):
         return None
     sets_of_row = [_folded(_in_row(s, loop.variable, places, rows), places) for s in loop.body]
-    sets_of_row[sets[0]] = replace(found, value=index.of_slice(index.count))
+    sets_of_row[sets[0]] = replace(row_set, value=index.of_slice(index.count))
     return When(
         first,
         (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, index.lanes, _in_slice(sets_of_row, index))),

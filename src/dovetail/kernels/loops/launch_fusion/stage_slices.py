@@ -37,15 +37,15 @@ def indices_of(stages: Sequence[Body], kernel: Body, blocks: int, same: Mapping[
 
     `same` says which tensors of memory the kernel reads under another name than the stages write them.
     """
-    wanted: dict[str, Slice | None] = _slices(kernel)
+    slices: dict[str, Slice | None] = _slices(kernel)
     for name, other in same.items():
-        wanted[name] = wanted.get(other)
-    found: list[Index | None] = []
+        slices[name] = slices.get(other)
+    indices: list[Index | None] = []
     for body in reversed(stages):
-        guard = _guard(body, wanted, blocks)
-        found.append(guard)
-        _add_reads(wanted, body, guard)
-    return [*reversed(found)]
+        guard = _guard(body, slices, blocks)
+        indices.append(guard)
+        _add_reads(slices, body, guard)
+    return [*reversed(indices)]
 
 
 def sliced(stages: Sequence[Body], indices: Sequence[Index | None]) -> list[Body]:
@@ -59,29 +59,29 @@ def _slices(body: Body) -> dict[str, Slice | None]:
     every: dict[str, list[Access]] = {}
     for tensor, at in reads(body):
         every.setdefault(tensor.pointer, []).append((tensor, at))
-    return {pointer: _slice(found, own) for pointer, found in every.items()}
+    return {pointer: _slice(accesses, own) for pointer, accesses in every.items()}
 
 
-def _slice(found: Sequence[Access], own: Uniform) -> Slice | None:
+def _slice(accesses: Sequence[Access], own: Uniform) -> Slice | None:
     """The last of the first axes along which all reads of a block are at one index."""
-    tensor, at = found[0]
+    tensor, at = accesses[0]
     best: Slice | None = None
-    if any(not place or other.strides != tensor.strides or other.offset != 0 for other, place in found):
+    if any(not place or other.strides != tensor.strides or other.offset != 0 for other, place in accesses):
         return None
     for axis, stride in enumerate(tensor.strides):
         index = own.of(at[axis])
-        if index is None or any(own.of(other[axis]) != index for _, other in found):
+        if index is None or any(own.of(other[axis]) != index for _, other in accesses):
             break
         if not isinstance(index, Extent):
             best = Slice(stride, index)
     return best
 
 
-def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index | None:
+def _guard(body: Body, slices: Mapping[str, Slice | None], blocks: int) -> Index | None:
     """The index along the slices that a stage writes; None where it writes more than one."""
-    found: set[Index] = set()
+    indices: set[Index] = set()
     for s in results(body):
-        slice_ = wanted.get(s.tensor.pointer)
+        slice_ = slices.get(s.tensor.pointer)
         if slice_ is None:
             return None
         axis = _axis(s.tensor, slice_.nbytes)
@@ -91,8 +91,8 @@ def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index
             return None
         name = s.at[axis[0]]
         assert isinstance(name, Name), "it was checked"
-        found.add(Index(name.name, axis[1], slice_.index))
-    return found.pop() if len(found) == 1 else None
+        indices.add(Index(name.name, axis[1], slice_.index))
+    return indices.pop() if len(indices) == 1 else None
 
 
 def _axis(tensor: Tensor, nbytes: Size) -> tuple[int, int] | None:
@@ -113,16 +113,16 @@ def _covers(tensor: Tensor, axis: int, index: Expr, blocks: int) -> bool:
     return isinstance(count, int) and values == {*range(count)}
 
 
-def _add_reads(wanted: dict[str, Slice | None], body: Body, guard: Index | None) -> None:
+def _add_reads(slices: dict[str, Slice | None], body: Body, guard: Index | None) -> None:
     """What a stage reads: the same slice where it reads at the index at which it writes, and otherwise all."""
     for tensor, at in reads(body):
-        found: Slice | None = None
+        own: Slice | None = None
         if guard is not None:
             axes = [i for i, x in enumerate(at) if isinstance(x, Name) and x.name == guard.name]
             stride = tensor.strides[axes[0]] if len(axes) == 1 else 0
-            found = Slice(stride * guard.count, guard.slice) if stride != 0 else None
-        known = tensor.pointer in wanted
-        wanted[tensor.pointer] = found if not known or wanted[tensor.pointer] == found else None
+            own = Slice(stride * guard.count, guard.slice) if stride != 0 else None
+        known = tensor.pointer in slices
+        slices[tensor.pointer] = own if not known or slices[tensor.pointer] == own else None
 
 
 __all__ = ["Slice", "indices_of", "sliced"]

@@ -69,7 +69,7 @@ def by_warps(stages: Sequence[StageBody], threads: int, lanes: int) -> Body | No
             return None
         if any(stage.written & other.written for other in stages[:number]):
             return None
-    found: list[Statement] = []
+    statements: list[Statement] = []
     first = 0
     for chain in _chains(stages):
         own = [stages[number] for number in chain]
@@ -82,8 +82,8 @@ def by_warps(stages: Sequence[StageBody], threads: int, lanes: int) -> Body | No
             return None
         first += count
         inside = [s for body in known for s in (*body, WarpBarrier())][:-1]
-        found.append(When(_is_between(row, count), tuple(inside)))
-    return tuple(found)
+        statements.append(When(_is_between(row, count), tuple(inside)))
+    return tuple(statements)
 
 
 def _is_between(row: Expr, count: int) -> Expr:
@@ -93,12 +93,12 @@ def _is_between(row: Expr, count: int) -> Expr:
 
 def _chains(stages: Sequence[StageBody]) -> list[list[int]]:
     """The numbers of stages that wait for each other, together."""
-    found: list[list[int]] = []
+    chains: list[list[int]] = []
     for number, stage in enumerate(stages):
-        joined = [chain for chain in found if stage.after & {*chain}]
-        found = [chain for chain in found if chain not in joined]
-        found.append(sorted([number, *(n for chain in joined for n in chain)]))
-    return found
+        joined = [chain for chain in chains if stage.after & {*chain}]
+        chains = [chain for chain in chains if chain not in joined]
+        chains.append(sorted([number, *(n for chain in joined for n in chain)]))
+    return chains
 
 
 def _is_by_row(earlier: StageBody, stage: StageBody) -> bool:
@@ -142,19 +142,19 @@ def _by_row(stage: StageBody, row: Expr, lanes: int) -> Body | None:
     """A stage for one row of the slice of its block, by a warp; None where its loops are others."""
     assert stage.index is not None, "it was checked"
     index = replace(stage.index, row=row, lanes=lanes)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     schedule, body = stage.schedule, stage.body
     of_rows = None
     if schedule is not None and schedule.by == "warp":
         of_rows = _of_rows(tile_of(body, schedule), schedule.tiles, index)
     for s in body if of_rows is None else body[:-1]:
-        found += narrowed((s,), index)
-    found += of_rows or ()
-    every = [*everything(found)]
+        statements += narrowed((s,), index)
+    statements += of_rows or ()
+    every = [*everything(statements)]
     loops = [s for s in every if isinstance(s, Loop) and s.kind not in ("block", "serial", "unrolled", "lane")]
-    kinds = _kinds(found)
+    kinds = _kinds(statements)
     waits = any(isinstance(s, Barrier) for s in every)
-    return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(found)
+    return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(statements)
 
 
 def _of_rows(tile: TileBody, count: Size, index: Index) -> tuple[Statement, ...] | None:

@@ -1,4 +1,4 @@
-"""Bodies of kernels as parts of a resident kernel: cut at barriers of a cluster, without allocations, in its phases."""
+"""Bodies of kernels as parts of a persistent one: cut at barriers of a cluster, without allocations, in its phases."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def has_rows(kernel: Kernel) -> bool:
 
 def segments_of(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
     """The parts of a body between barriers of its cluster; nothing but memory goes from one to the next."""
-    found: list[list[Statement]] = [[]]
+    segments: list[list[Statement]] = [[]]
     for statement in body:
         if isinstance(statement, ClusterBarrier):
-            found.append([])
+            segments.append([])
         else:
-            found[-1].append(statement)
-    return [tuple(part) for part in found]
+            segments[-1].append(statement)
+    return [tuple(part) for part in segments]
 
 
 def without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool = False) -> tuple[Statement, ...]:
@@ -121,16 +121,16 @@ def in_phase(body: tuple[Statement, ...], first: int = 0) -> tuple[Statement, ..
 
 def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
     """A body that awaits its copies all at once, before the first of them is used; others may be on their way."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     has_awaited = False
     for statement in body:
         if not isinstance(statement, AwaitCopies):
             # Barriers stay: one after a wait also keeps what warps still read from what others write there.
-            found.append(with_bodies(statement, lambda inner: awaiting(inner, pending)))
+            statements.append(with_bodies(statement, lambda inner: awaiting(inner, pending)))
         elif not has_awaited:
-            found.append(AwaitCopies(pending))
+            statements.append(AwaitCopies(pending))
             has_awaited = True
-    return tuple(found)
+    return tuple(statements)
 
 
 __all__ = [

@@ -35,7 +35,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.persistent import stream as resident_stream
+from dovetail.kernels.loops.persistent import stream as copy_stream
 from dovetail.kernels.loops.persistent.bodies import (
     awaiting,
     has_bulk,
@@ -51,7 +51,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes, part_i
 from dovetail.kernels.loops.persistent.stream import Free
 from dovetail.kernels.loops.persistent.words import PartWords, Words
 
-__all__ = ["NEXT", "Levels", "Room", "as_resident", "copies", "offsets"]
+__all__ = ["NEXT", "Levels", "Room", "copies", "offsets", "persistent_kernel"]
 
 
 _FEW_BYTES = 48 << 10
@@ -129,13 +129,13 @@ class Levels:
     def _first_blocks(self) -> list[int]:
         """Parts of one level start with different blocks, which then run them at the same time."""
         ends: dict[int, int] = {}
-        found: list[int] = []
+        firsts: list[int] = []
         for number, part in enumerate(self.parts):
             first = ends.get(self.levels[number], 0)
-            found.append(first)
+            firsts.append(first)
             for level in range(self.levels[number], self.last(number) + 1):
                 ends[level] = (first + part.blocks) % self.blocks
-        return found
+        return firsts
 
     def in_order(self) -> list[int]:
         """The parts that copy ahead, in the order in which copies start."""
@@ -164,11 +164,11 @@ class Levels:
 
     def awaited(self) -> set[int]:
         """The levels of a pass after which blocks wait for each other."""
-        found = {self.levels[n] - 1 for n, part in enumerate(self.parts) if part.waits}
+        levels = {self.levels[n] - 1 for n, part in enumerate(self.parts) if part.waits}
         for number, part in enumerate(self.parts):
             inside = range(self.levels[number], self.last(number))
-            found |= set() if {*part.kernel.exchanged} & {*part.sent} else {*inside}
-        return found
+            levels |= set() if {*part.kernel.exchanged} & {*part.sent} else {*inside}
+        return levels
 
     def is_ordered(self) -> bool:
         """Whether copies that are needed earlier start no later: they arrive in order."""
@@ -188,8 +188,8 @@ def _is_ahead(part: Part) -> bool:
 
 def copies(near: Mapping[str, Alloc]) -> list[Statement]:
     """Copies of small tensors to shared memory, as one group."""
-    found = [s for pointer, alloc in near.items() for s in copied_whole(pointer, alloc)]
-    return [*found, CommitCopies()] if found else []
+    statements = [s for pointer, alloc in near.items() for s in copied_whole(pointer, alloc)]
+    return [*statements, CommitCopies()] if statements else []
 
 
 def from_near(body: tuple[Statement, ...], near: Mapping[str, Alloc]) -> tuple[Statement, ...]:
@@ -222,7 +222,7 @@ _OWN = 512
 """Where there is shared memory for what threads sent themselves."""
 
 
-def as_resident(
+def persistent_kernel(
     name: str,
     parts: Sequence[Part],
     *,
@@ -239,11 +239,11 @@ def as_resident(
     Its pointers are those of the parts; the caller orders them. With a `copying_warp` it has one that starts copies.
     With `words_first` copies that would delay the words of a level start after these.
     """
-    made = _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words(), copying_warp, words_first)
-    return made.kernel(name)
+    whole = _Persistent(parts, blocks, room, passes, frozenset(tabled), words or Words(), copying_warp, words_first)
+    return whole.kernel(name)
 
 
-class _Resident(Levels):
+class _Persistent(Levels):
     def __init__(
         self,
         parts: Sequence[Part],
@@ -290,10 +290,10 @@ class _Resident(Levels):
         late: list[Statement] = []
         stream: list[Statement] = [*allocations, *barriers]
         start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=False)]
-        stream += resident_stream.in_first_pass(resident_stream.of_warp(start))
+        stream += copy_stream.in_first_pass(copy_stream.of_warp(start))
         first = [self._prefetched(n, ahead=False) for n in self.prefetching if self.levels[n] < 2]
         if self.streams:
-            stream += resident_stream.in_first_pass([resident_stream.prefetched(s) for s in first])
+            stream += copy_stream.in_first_pass([copy_stream.prefetched(s) for s in first])
             stream += self.words.prefetched(self.blocks, self.passes)
         elif first:
             body.append(When(IN_FIRST, tuple(first)))
@@ -303,7 +303,7 @@ class _Resident(Levels):
             copies = self._started(level, stream)
             prefetches = self._prefetches(level)
             if self.streams:
-                stream += [with_part(s, resident_stream.prefetched) for s in prefetches]
+                stream += [with_part(s, copy_stream.prefetched) for s in prefetches]
                 prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
             is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
@@ -313,10 +313,10 @@ class _Resident(Levels):
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
         start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=True)]
-        start = resident_stream.of_others(start) if self.streams else start
+        start = copy_stream.of_others(start) if self.streams else start
         early += [*allocations, *start] if start else []
         total = max([places[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
-        threads = self.threads + (resident_stream.THREADS if self.streams else 0)
+        threads = self.threads + (copy_stream.THREADS if self.streams else 0)
         launch = Launch(self.blocks, threads, total, cooperative=True)
         return Kernel(
             name,
@@ -335,17 +335,17 @@ class _Resident(Levels):
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
         """The copies that start at the barrier after a level; some go to the warp that copies."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for free in (Free(level), Free(level, in_last=True)):
             issued = [n for n in self.issued(level) if self.is_after(n) == free.in_last]
             copies = [s for number in issued for s in self._copies(number)]
             if free in self._streamed():
-                stream += resident_stream.of_warp(copies, free)
+                stream += copy_stream.of_warp(copies, free)
                 waiting = [w for n in issued for w in self._waiting(n)]
-                told = free.told(waiting, self.blocks, self.threads, self.passes)
-                copies = [*told, *resident_stream.of_others(copies)]
-            found += copies
-        return found
+                signals = free.signaled(waiting, self.blocks, self.threads, self.passes)
+                copies = [*signals, *copy_stream.of_others(copies)]
+            statements += copies
+        return statements
 
     def _waiting(self, number: int) -> list[tuple[SubGrid, range]]:
         """The blocks and passes in which the warp that copies waits before it starts the copies of a part."""
@@ -361,17 +361,17 @@ class _Resident(Levels):
 
     def _barriers(self) -> list[AllocBarriers]:
         """The barriers that count bulk copies, of all parts that have them."""
-        found: list[AllocBarriers] = []
+        barriers: list[AllocBarriers] = []
         end = 0
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
-            found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
-        found += [free.barrier(self.threads) for free in self._streamed()]
-        for at, one in enumerate(found):
-            found[at] = replace(one, is_new=False, offset=end)
+            barriers += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
+        barriers += [free.barrier(self.threads) for free in self._streamed()]
+        for at, one in enumerate(barriers):
+            barriers[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
         assert end <= _OWN, "they fit"
-        return found
+        return barriers
 
     def _at(self, number: int, level: int) -> list[Statement]:
         """What a part does at a level."""
@@ -379,34 +379,34 @@ class _Resident(Levels):
         if not 0 <= at < len(self.segments[number]):
             return []
         part = self.parts[number]
-        found = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
+        segment = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
         first: tuple[Statement, ...] = ()
         if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
             # Weights that do not fit whole: the first of them are on their way while the block waits.
             first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
-            found = awaiting(found, self.later(number))
-        before, found = self._before(number, at, found)
+            segment = awaiting(segment, self.later(number))
+        before, segment = self._before(number, at, segment)
         if part.received or part.sent:
-            found = read(found, {part.pointers[n]: own for (i, n), own in self.owned.items() if i == number})
+            segment = read(segment, {part.pointers[n]: own for (i, n), own in self.owned.items() if i == number})
             sizes = {f"{a.pointer}_{number}": a.count for a in self.allocations[number] if a.space == "shared"}
-            found = self._exchange(number, at).body(found, sizes)
-        body, is_rare = without_last_barrier((*first, *before, *found), self.blocks), self.is_after(number)
+            segment = self._exchange(number, at).body(segment, sizes)
+        body, is_rare = without_last_barrier((*first, *before, *segment), self.blocks), self.is_after(number)
         whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
         return in_passes([whole], self.runs[number], self.passes)
 
     def _after_copies(self, level: int) -> list[Statement]:
         """Threads that do not run a part may use its shared memory later. A barrier of the block orders them after its
         copies; tools that look for races follow a thread's own wait alone, which is over at once here."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number, part in enumerate(self.parts):
             at = level - self.levels[number]
             if self.streams and part.launch.block < self.threads and 0 <= at < len(self.segments[number]):
                 body = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
-                waits = resident_stream.waits_once(body)
+                waits = copy_stream.waits_once(body)
                 own = SubGrid(part.blocks, self.threads, self.first[number], waits)
-                found += in_passes([own] if waits else [], self.runs[number], self.passes)
-        return found
+                statements += in_passes([own] if waits else [], self.runs[number], self.passes)
+        return statements
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
@@ -428,8 +428,8 @@ class _Resident(Levels):
         if not near:
             return [*own, *first], body
         later = sum(isinstance(s, CommitCopies) for s in first)
-        found = [*copies(near), *own, *first]
-        return found, (AwaitCopies(later), Barrier(), *from_near(body, near))
+        statements = [*copies(near), *own, *first]
+        return statements, (AwaitCopies(later), Barrier(), *from_near(body, near))
 
     def _near(self, number: int) -> dict[str, Alloc]:
         part = self.parts[number]
@@ -498,13 +498,13 @@ class _Resident(Levels):
 
     def _prefetches(self, level: int) -> list[Statement]:
         """What is prefetched after a level, two levels before it is copied."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for number in self.prefetching:
             ahead = self.levels[number] < 2
             if (self.levels[number] - 2) % self.layers == level:
                 own = self._prefetched(number, ahead=ahead)
-                found += in_passes([own], self.runs[number], self.passes, ahead=ahead)
-        return found
+                statements += in_passes([own], self.runs[number], self.passes, ahead=ahead)
+        return statements
 
     def _prefetched(self, number: int, *, ahead: bool) -> SubGrid:
         part = self.parts[number]
@@ -512,7 +512,7 @@ class _Resident(Levels):
         return SubGrid(part.blocks, part.launch.block, self.first[number], body)
 
     def _rooms(self) -> list[Room]:
-        found: list[Room] = []
+        rooms: list[Room] = []
         for number in range(len(self.parts)):
             early = self.filled[number]
             for alloc in self.allocations[number]:
@@ -522,22 +522,22 @@ class _Resident(Levels):
                 if number in self.ahead and alloc.pointer in early:
                     first = 2 * self.barrier(number) + 1
                 named = replace(alloc, pointer=f"{alloc.pointer}_{number}")
-                found.append(self._room(number, named, range(first, 2 * self.last(number) + 1)))
+                rooms.append(self._room(number, named, range(first, 2 * self.last(number) + 1)))
             level = 2 * self.levels[number]
-            found += [self._room(number, alloc, range(level, level + 1)) for alloc in self._near(number).values()]
+            rooms += [self._room(number, alloc, range(level, level + 1)) for alloc in self._near(number).values()]
             for at, allocs in enumerate(self._got[number]):
                 slots = range(level + 2 * at, level + 2 * at + 1)
-                found += [self._room(number, alloc, slots) for alloc in allocs]
-        return found
+                rooms += [self._room(number, alloc, slots) for alloc in allocs]
+        return rooms
 
     @cached_property
     def _got(self) -> list[list[list[Alloc]]]:
         """Shared memory for what each segment of each part receives."""
-        found: list[list[list[Alloc]]] = []
+        rooms: list[list[list[Alloc]]] = []
         for number, segments in enumerate(self.segments):
             renamed = [self._renaming(number, "").body(segment) for segment in segments]
-            found.append([self._exchange(number, at).rooms(body) for at, body in enumerate(renamed)])
-        return found
+            rooms.append([self._exchange(number, at).rooms(body) for at, body in enumerate(renamed)])
+        return rooms
 
     def _room(self, number: int, alloc: Alloc, slots: range) -> Room:
         """Shared memory of a part in some slots, which are below 0 in the pass before."""

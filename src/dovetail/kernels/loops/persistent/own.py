@@ -1,4 +1,4 @@
-"""What threads of a resident kernel sent themselves: they find it in shared memory, and do not receive it.
+"""What threads of a persistent kernel sent themselves: they find it in shared memory, and do not receive it.
 
 A residual is such a tensor: the block that adds to some of its columns in one part adds to the same ones in a later
 part. Each thread has a place of its own there, so that no other one need be waited for.
@@ -73,10 +73,12 @@ class Own:
 
     def started(self, words: Words) -> list[Statement]:
         """What the first pass finds, from where it is in memory."""
-        found = [one.pointer for one in words.published if one.received.first == self.first]
-        if not self.is_before or not found:
+        published = [one.pointer for one in words.published if one.received.first == self.first]
+        if not self.is_before or not published:
             return []
-        store: Statement = Store(self.tensor, (_THREAD,), Load(Tensor(found[0], self.dtype, self.strides), self.place))
+        store: Statement = Store(
+            self.tensor, (_THREAD,), Load(Tensor(published[0], self.dtype, self.strides), self.place)
+        )
         for guard in reversed(self.guards):
             store = When(guard, (store,))
         blocks, threads, first = self.part
@@ -86,7 +88,7 @@ class Own:
 def owned(parts: Sequence[Part], runs: Sequence[range], firsts: Sequence[int], room: int) -> dict[tuple[int, str], Own]:
     """The tensors that threads sent themselves, by the parts and pointers that read them, as long as there is room, in
     bytes. `runs` has the passes of each part, and `firsts` its first block."""
-    found: dict[tuple[int, str], Own] = {}
+    owns: dict[tuple[int, str], Own] = {}
     sent = [(i, n, s.first) for i, part in enumerate(parts) for n, s in part.sent.items()]
     for number, part in enumerate(parts):
         for name, got in part.received.items():
@@ -96,9 +98,9 @@ def owned(parts: Sequence[Part], runs: Sequence[range], firsts: Sequence[int], r
                 continue
             if writers[0][0] > number if got.is_before else writers[0][0] < number:
                 own = _owned(parts, firsts, writers[0], (number, name), got)
-                if own is not None and sum([one.nbytes for one in (*found.values(), own)]) <= room:
-                    found[number, name] = own
-    return found
+                if own is not None and sum([one.nbytes for one in (*owns.values(), own)]) <= room:
+                    owns[number, name] = own
+    return owns
 
 
 def is_sent(sent: range, read: range, *, is_before: bool) -> bool:
@@ -141,14 +143,14 @@ def _accesses(body: Sequence[Statement], pointer: str, kind: type[Store] | type[
     """Every access through a pointer by the number of a thread and its block; None where it is not known."""
     seen = _Seen(pointer, kind, [], {})
     seen.statements(body, ())
-    return seen.found if seen.is_known and seen.found else None
+    return seen.accesses if seen.is_known and seen.accesses else None
 
 
 @dataclass(slots=True)
 class _Seen:
     pointer: str
     kind: type[Store] | type[Load]
-    found: list[_Access]
+    accesses: list[_Access]
     names: dict[str, Expr]
     is_known: bool = True
 
@@ -177,7 +179,7 @@ class _Seen:
     def access(self, tensor: Tensor, at: Sequence[Expr], guards: tuple[Expr, ...]) -> None:
         pairs = [(stride, self.resolved(x)) for stride, x in zip(tensor.strides, at, strict=True) if stride != 0]
         self.is_known = self.is_known and tensor.offset == 0
-        self.found.append((tuple([s for s, _ in pairs]), tuple([x for _, x in pairs]), guards))
+        self.accesses.append((tuple([s for s, _ in pairs]), tuple([x for _, x in pairs]), guards))
 
     def resolved(self, expr: Expr) -> Expr:
         """An index by the numbers of the thread and its block; what is loaded stays."""
@@ -193,12 +195,12 @@ class _Seen:
 def read(body: tuple[Statement, ...], owns: Mapping[str, Own]) -> tuple[Statement, ...]:
     """A body that finds what its threads sent themselves, by the pointers that read it."""
 
-    def found(s: Statement) -> list[Statement] | None:
+    def loaded(s: Statement) -> list[Statement] | None:
         if isinstance(s, Set) and isinstance(s.value, Load) and s.value.tensor.pointer in owns:
             return [Set(s.name, Load(owns[s.value.tensor.pointer].tensor, (_THREAD,)))]
         return None
 
-    return expand(body, found)
+    return expand(body, loaded)
 
 
 __all__ = ["Own", "is_sent", "owned", "read"]

@@ -1,5 +1,5 @@
-"""Parts of a resident kernel that some of its passes run: the last pass may end early, and what follows the layers runs
-in it alone."""
+"""Parts of a persistent kernel that some of its passes run: the last pass may end early, and it alone runs what follows
+the layers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ IN_FIRST = Call("equal", (PASS, Extent(0)), bool_)
 def in_passes(body: Sequence[Statement], passes: range, count: int, *, ahead: bool = False) -> list[Statement]:
     """Statements that run in some of `count` passes; what is done `ahead` is done one pass before these."""
     first, stop = passes.start - ahead, passes.stop - ahead
-    found: list[Statement] = [*body]
-    if not found:
-        return found
+    statements: list[Statement] = [*body]
+    if not statements:
+        return statements
     if stop < count:
-        found = [When(Call("less", (PASS, Extent(stop)), bool_), tuple(found))]
+        statements = [When(Call("less", (PASS, Extent(stop)), bool_), tuple(statements))]
     if first > 0:
-        found = [When(Call("less", (Extent(first - 1), PASS), bool_), tuple(found))]
-    return found
+        statements = [When(Call("less", (Extent(first - 1), PASS), bool_), tuple(statements))]
+    return statements
 
 
 def part_in(statement: Statement) -> SubGrid | None:

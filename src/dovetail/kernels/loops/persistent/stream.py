@@ -1,4 +1,4 @@
-"""The bulk copies of a resident kernel by a warp of its own, which computes nothing.
+"""The bulk copies of a persistent kernel by a warp of its own, which computes nothing.
 
 Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
 shared memory of a copy is free, which those threads tell it through a barrier there, and starts the copies one
@@ -94,16 +94,18 @@ class Free:
         phase = ZERO if self.in_last else Call("bit_and", (PASS, Extent(1)), i64)
         return AwaitPhase(self.name, ZERO, phase)
 
-    def told(self, waiting: Sequence[tuple[SubGrid, range]], blocks: int, threads: int, passes: int) -> list[Statement]:
-        """Tell the warp that copies, after all threads of a block have left the level, in the blocks and passes in
+    def signaled(
+        self, waiting: Sequence[tuple[SubGrid, range]], blocks: int, threads: int, passes: int
+    ) -> list[Statement]:
+        """Signal the warp that copies, after all threads of a block have left the level, in the blocks and passes in
         which it waits for the copies of some parts. A phase that nothing awaits would be one too many."""
         waits = [_blocks_of([part for part, runs in waiting if at in runs], blocks) for at in range(passes)]
-        arrive, found = Arrive(self.name, ZERO), list[Statement]()
+        arrive, statements = Arrive(self.name, ZERO), list[Statement]()
         for these, several in groupby(range(passes), key=waits.__getitem__):
             runs = [*several]
-            told = [arrive] if len(these) == blocks else _in_blocks(arrive, these, blocks, threads)
-            found += in_passes(told, range(runs[0], runs[-1] + 1), passes)
-        return found
+            signals = [arrive] if len(these) == blocks else _in_blocks(arrive, these, blocks, threads)
+            statements += in_passes(signals, range(runs[0], runs[-1] + 1), passes)
+        return statements
 
 
 def _blocks_of(parts: Sequence[SubGrid], count: int) -> frozenset[int]:
@@ -113,11 +115,11 @@ def _blocks_of(parts: Sequence[SubGrid], count: int) -> frozenset[int]:
 
 def _in_blocks(statement: Statement, those: AbstractSet[int], count: int, threads: int) -> list[Statement]:
     """A statement in some blocks of a grid, but not all of them."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for first in sorted([at for at in those if (at - 1) % count not in those]):
         end = next(n for n in range(1, count) if (first + n) % count not in those)
-        found.append(SubGrid(end, threads, first, (statement,)))
-    return found
+        statements.append(SubGrid(end, threads, first, (statement,)))
+    return statements
 
 
 def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
@@ -130,36 +132,36 @@ def of_warp(body: Sequence[Statement], free: Free | None = None) -> list[Stateme
     Blocks wait for that only where they copy: threads that compute then wait for these copies, so that they cannot come
     to the same barrier twice before the warp has seen the first time.
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for s in body:
         if isinstance(s, (FenceShared, Set)):
-            found.append(s)
+            statements.append(s)
         if not any([isinstance(x, (CopyBulk, ExpectBytes)) for x in everything((s,))]):
             continue
         match s:
             case SubGrid():
                 first = [] if free is None else [free.awaited]
-                found.append(replace(s, threads=LANES, body=(*first, *of_warp(s.body))))
+                statements.append(replace(s, threads=LANES, body=(*first, *of_warp(s.body))))
             case Loop(kind="thread"):
-                found.append(When(IS_FIRST, (replace(s, kind="serial", rolled=True),)))
+                statements.append(When(IS_FIRST, (replace(s, kind="serial", rolled=True),)))
             case When():
-                found.append(replace(s, body=tuple(of_warp(s.body, free))))
+                statements.append(replace(s, body=tuple(of_warp(s.body, free))))
             case _:
-                found.append(s)
-    return found
+                statements.append(s)
+    return statements
 
 
 def of_others(body: Sequence[Statement]) -> list[Statement]:
-    """What is left of copies for the threads that compute."""
-    found: list[Statement] = []
+    """Return the copies that stay with the threads that compute."""
+    statements: list[Statement] = []
     for s in body:
         if bodies(s):
             s = with_bodies(s, of_others)
             if any(isinstance(x, CopyAsync) or bodies(x) for inner in bodies(s) for x in inner):
-                found.append(s)
+                statements.append(s)
         elif not isinstance(s, (CopyBulk, ExpectBytes, FenceShared)):
-            found.append(s)
-    return found if any(not isinstance(s, Set) for s in found) else []
+            statements.append(s)
+    return statements if any(not isinstance(s, Set) for s in statements) else []
 
 
 def prefetched(part: SubGrid) -> SubGrid:
@@ -174,7 +176,7 @@ def prefetched(part: SubGrid) -> SubGrid:
 def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Copies of which few are on their way at a time: before the last ones of a part start, those of the part before
     have arrived. Memory brings what is on its way in any order, and blocks need the part before first."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     before: str | None = None
     for s in stream:
         copies = [i for i, x in enumerate(s.body) if has_bulk([x])] if isinstance(s, SubGrid) else []
@@ -183,8 +185,8 @@ def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
             s = replace(s, body=(*s.body[: copies[-1]], arrived, *s.body[copies[-1] :]))
         expected = [x.barrier for x in everything([s]) if isinstance(x, ExpectBytes)] if copies else []
         before = expected[-1] if expected else None
-        found.append(s)
-    return tuple(found)
+        statements.append(s)
+    return tuple(statements)
 
 
 def paced(kernel: Kernel, bytes_per_cycle: float) -> Kernel:
@@ -199,16 +201,16 @@ def paced(kernel: Kernel, bytes_per_cycle: float) -> Kernel:
 
 def _with_pace(body: Sequence[Statement], pace: int) -> list[Statement]:
     """A body whose copies wait: 64 KB take `pace` cycles."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for s in body:
         s = with_bodies(s, lambda body: tuple(_with_pace(body, pace)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
             cycles = Call("div", (mul(nbytes, Extent(pace)), Extent(PACE_BYTES)), i64)
             now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
-            found.append(Store(_DUE, (ZERO,), add(now, cycles)))
-        found.append(s)
-    return found
+            statements.append(Store(_DUE, (ZERO,), add(now, cycles)))
+        statements.append(s)
+    return statements
 
 
 def waits_once(body: Sequence[Statement]) -> tuple[AwaitPhase, ...]:

@@ -1,4 +1,4 @@
-"""The watchdog word of a resident kernel: where a thread waited for other blocks in vain, written before the trap.
+"""The watchdog word of a persistent kernel: where a thread waited for other blocks in vain, written before the trap.
 
 The context of the device is lost with the kernel, and all of its memory. So the word is in memory of the host, and the
 address of that follows the counter of the grid.

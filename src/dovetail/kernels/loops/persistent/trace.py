@@ -1,4 +1,4 @@
-"""A resident kernel that keeps when its blocks come to each moment of a pass: the cycles of their multiprocessors, and
+"""A persistent kernel that records when its blocks come to each moment of a pass: cycles of their multiprocessors, and
 the time of the device.
 
 A moment is the start of a part, what follows each barrier of its block and each wait for copies, and its end. One
@@ -47,7 +47,7 @@ class Moment:
 
 
 def traced(kernel: Kernel, first: int) -> tuple[Kernel, int]:
-    """A resident kernel that keeps its moments `first` bytes after its counter, and how many bytes they take.
+    """A persistent kernel that records its moments `first` bytes after its counter, and how many bytes they take.
 
     They are in the order of `moments`, then by pass, then by the number of the block in the part.
     """
@@ -63,16 +63,16 @@ def traced(kernel: Kernel, first: int) -> tuple[Kernel, int]:
 def moments(kernel: Kernel) -> list[Moment]:
     """The moments of a kernel that keeps them."""
     parts = [part for part in map(part_in, kernel.body) if part is not None]
-    return [Moment(number, after) for number, part in enumerate(parts) for after in _found(part.body)]
+    return [Moment(number, after) for number, part in enumerate(parts) for after in _moments(part.body)]
 
 
-def _found(body: Sequence[Statement]) -> Iterator[str]:
+def _moments(body: Sequence[Statement]) -> Iterator[str]:
     before = "start"
     for s in body:
         if _is_moment(s):
             yield before
         elif _has_moments(s):
-            yield from _found(s.body)
+            yield from _moments(s.body)
             before = "end"
         else:
             before = type(s).__name__

@@ -1,4 +1,4 @@
-"""What the parts of a resident kernel send to each other: elements in stamped words, which need no barrier of the grid.
+"""Messages between the parts of a persistent kernel: elements in stamped words, which need no barrier of the grid.
 
 Every pass has words of its own, so that a word is written once in a launch. A part first receives all that it reads of
 others into shared memory. Parts follow each other in the same order in all blocks, and all blocks run at the same time,
@@ -60,7 +60,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.stream import IS_FIRST
 from dovetail.kernels.loops.uniform import Uniform
 
-__all__ = ["SIZES", "START", "VECTOR", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
+__all__ = ["SIZES", "START", "VECTOR", "HeldFactors", "PartWords", "Published", "Received", "Sent", "Words", "held"]
 
 ELEMENTS = 8
 """Elements of a lane of four matrices."""
@@ -69,7 +69,7 @@ MOST_WORDS = 112
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldFactors:
     """The products of a tile without their loads of factors that are there before the row."""
 
     allocations: tuple[Alloc, ...]
@@ -77,28 +77,30 @@ class Held:
     rest: Loop
 
 
-def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Callable[[Tensor], bool]) -> Held | None:
+def held(
+    loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Callable[[Tensor], bool]
+) -> HeldFactors | None:
     """An unrolled loop of products in two: loads of factors to registers of their own, and the rest. None where there
     are no such loads, or registers do not hold them. `is_known` tells whether an index is known before the row, given
     the variable of the loop, and `is_there` whether shared memory is filled by then."""
     if not isinstance(loop, Loop) or loop.kind != "unrolled" or not isinstance(loop.extent, Extent):
         return None
     turns = loop.extent.size
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for s in loop.body:
         if isinstance(s, LoadMatrices) and is_there(s.source):
             if not all([is_known(x, loop.variable) for x in s.source_at]):
                 return None
-            found[s.target.pointer] = found.get(s.target.pointer, 0) + 1
-    if not found or not isinstance(turns, int) or turns * sum(found.values()) * ELEMENTS // 2 > MOST_WORDS:
+            counts[s.target.pointer] = counts.get(s.target.pointer, 0) + 1
+    if not counts or not isinstance(turns, int) or turns * sum(counts.values()) * ELEMENTS // 2 > MOST_WORDS:
         return None
-    step, number = Name(loop.variable), dict.fromkeys(found, -1)
+    step, number = Name(loop.variable), dict.fromkeys(counts, -1)
 
     def place(tensor: Tensor, at: tuple[Expr, ...]) -> tuple[Tensor, tuple[Expr, ...]]:
-        if tensor.pointer not in found:
+        if tensor.pointer not in counts:
             return tensor, at
         item = tensor.dtype.itemsize
-        strides = (found[tensor.pointer] * ELEMENTS * item, ELEMENTS * item, *tensor.strides)
+        strides = (counts[tensor.pointer] * ELEMENTS * item, ELEMENTS * item, *tensor.strides)
         own = replace(tensor, pointer=f"held_{tensor.pointer}", strides=strides)
         return own, (step, Extent(number[tensor.pointer]), *at)
 
@@ -106,7 +108,7 @@ def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Calla
     rest: list[Statement] = []
     for s in loop.body:
         match s:
-            case LoadMatrices() if s.target.pointer in found:
+            case LoadMatrices() if s.target.pointer in counts:
                 number[s.target.pointer] += 1
                 target, at = place(s.target, s.target_at)
                 loads.append(replace(s, target=target, target_at=at))
@@ -118,12 +120,12 @@ def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Calla
                 source, at = place(s.source, s.source_at)
                 rest.append(replace(s, source=source, source_at=at))
             case _:
-                if pointers_in((s,)) & {*found}:
+                if pointers_in((s,)) & {*counts}:
                     return None  # it reads a factor where the tile had it
                 rest.append(s)
     dtypes = {s.target.pointer: s.target.dtype for s in loop.body if isinstance(s, LoadMatrices)}
-    allocations = [Alloc(f"held_{p}", dtypes[p], turns * n * ELEMENTS, "private") for p, n in found.items()]
-    return Held(tuple(allocations), replace(loop, body=tuple(loads)), replace(loop, body=tuple(rest)))
+    allocations = [Alloc(f"held_{p}", dtypes[p], turns * n * ELEMENTS, "private") for p, n in counts.items()]
+    return HeldFactors(tuple(allocations), replace(loop, body=tuple(loads)), replace(loop, body=tuple(rest)))
 
 
 def loaded_ahead(
@@ -147,14 +149,14 @@ def loaded_ahead(
         known.add(s.name)
     before = {s.name for s in everything(loop.body[:first]) if isinstance(s, Set)}
     if not known and first + 1 < len(loop.body):
-        found = held(
+        split = held(
             loop.body[first + 1],
             lambda x, variable: _is_known(x, {variable}, filled),
             lambda tensor: tensor.space == "shared" and tensor.pointer not in filled,
         )
-        if found is not None:
-            rest = replace(loop, body=(*loop.body[:first], found.rest, *loop.body[first + 2 :]))
-            ahead = (*found.allocations, loop.body[first], found.loads)
+        if split is not None:
+            rest = replace(loop, body=(*loop.body[:first], split.rest, *loop.body[first + 2 :]))
+            ahead = (*split.allocations, loop.body[first], split.loads)
             return ahead, (*body[: tiles[0]], rest, *body[tiles[0] + 1 :])
     if not known or known & before:
         return (), body
@@ -232,7 +234,7 @@ class Words:
     pause: int = 0
     """Cycles after a level in which no block looks for what that has sent."""
     evict_last: bool = False
-    """Whether L2 is told to keep words: each is used once in a launch, and all weights go through L2 until the next."""
+    """Whether L2 evicts words last: each is used once in a launch, and all weights go through L2 until the next."""
 
     def tensor(self, dtype: DType, first: int, strides: Sequence[Any], offset: Any = 0) -> Tensor:
         """A tensor in words, whose first axis is the pass that receives it, and 0 what was published."""
@@ -304,23 +306,23 @@ class PartWords:
             source = self.words.tensor(got.dtype, got.first, slice_.strides)
             receipts.append(Receipt(source, (at, *slice_.at), target, slice_.count))
         renaming = Renaming(lambda n: n, rooms, frozenset(rooms.values()), sliced)
-        found = without_copies_from_shared(renaming.body(self._sending(body)))
+        statements = without_copies_from_shared(renaming.body(self._sending(body)))
         if not receipts:
-            return found
+            return statements
         got = {r.target.pointer: r.count for r in receipts}
-        found, instead = without_shared_copies(found, sizes, got)
-        allocations, found = _split(Renaming(lambda n: n, instead).body(found))
+        statements, instead = without_shared_copies(statements, sizes, got)
+        allocations, statements = _split(Renaming(lambda n: n, instead).body(statements))
         is_early = all(self.received[pointer].is_before for pointer in rooms)
         # What the pass before has sent is there by the time that this one starts.
         receive = Receive(tuple(receipts), 0 if is_early else self.pause)
-        ahead, found = loaded_ahead(found, got) if self.loads_ahead else ((), found)
+        ahead, statements = loaded_ahead(statements, got) if self.loads_ahead else ((), statements)
         allocations += ahead
-        if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
+        if isinstance(statements[0], AwaitCopies) and isinstance(statements[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
-            return (*allocations, receive, *found)
-        if _are_own(found, receipts, self.threads):
-            return (*allocations, receive, *found)
-        return (*allocations, receive, Barrier(), *found)
+            return (*allocations, receive, *statements)
+        if _are_own(statements, receipts, self.threads):
+            return (*allocations, receive, *statements)
+        return (*allocations, receive, Barrier(), *statements)
 
     def rooms(self, body: tuple[Statement, ...]) -> list[Alloc]:
         """Shared memory for what a segment receives."""
@@ -337,7 +339,7 @@ class PartWords:
             if tensor.pointer in self.received:
                 every.setdefault(tensor.pointer, []).append((tensor, at))
         own = Uniform(body, (PASS.name,))
-        return {p: _sliced(found, self.received[p], own) for p, found in every.items()}
+        return {p: _sliced(accesses, self.received[p], own) for p, accesses in every.items()}
 
     def _sending(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         def sending(s: Statement) -> list[Statement] | None:
@@ -347,13 +349,16 @@ class PartWords:
             tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
             # Loads after a word is sent are loads again: what it has is computed once.
             value = Name(f"sent_{sent.first}", s.value.dtype)
-            found: list[Statement] = [Set(value.name, s.value), Store(tensor, (add(PASS, Extent(1)), *s.at), value)]
+            statements: list[Statement] = [
+                Set(value.name, s.value),
+                Store(tensor, (add(PASS, Extent(1)), *s.at), value),
+            ]
             if s.tensor.pointer in self.owned:
-                found.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
+                statements.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
             if sent.kept:
                 last = Call("equal", (PASS, Extent(self.last)), bool_)
-                found.append(When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),)))
-            return found
+                statements.append(When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),)))
+            return statements
 
         return expand(body, sending)
 
@@ -402,9 +407,9 @@ class _Slice:
 def _sliced(every: Sequence[Access], got: Received, own: Uniform) -> _Slice:
     """The first axes of a tensor along which each block reads at one place; all of it where there are none."""
     tensor, at = every[0]
-    found, left = _Slice((), (), got.count), got.count * got.dtype.itemsize
+    slice_, left = _Slice((), (), got.count), got.count * got.dtype.itemsize
     if any(other.strides != tensor.strides for other, _ in every):
-        return found
+        return slice_
     for axis, stride in enumerate(tensor.strides):
         index = own.of(at[axis])
         if index is None or not all(own.of(other[axis]) == index for _, other in every):
@@ -413,11 +418,11 @@ def _sliced(every: Sequence[Access], got: Received, own: Uniform) -> _Slice:
             if not isinstance(stride, int) or not 0 < stride <= left or stride % 16:
                 break
             left = stride
-        taken = _Slice((*found.at, index), tensor.strides[: axis + 1], left // got.dtype.itemsize)
+        taken = _Slice((*slice_.at, index), tensor.strides[: axis + 1], left // got.dtype.itemsize)
         if not all(_is_inside(read, axis + 1, left, own) for read in every):
             break
-        found = taken
-    return found
+        slice_ = taken
+    return slice_
 
 
 def _is_inside(read: Access, axis: int, nbytes: int, own: Uniform) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dovetail.codegen.llvm.handles import F32, I64, Int, Ptr, Vec
+from dovetail.codegen.llvm.handles import F32, I64, Int, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.few import FewQueries, Group, rows_at_once, summed_rows
@@ -47,7 +47,9 @@ class Halves(VectorBuilder):
 
     def __init__(self, device: CpuDevice) -> None:
         super().__init__(device)
-        self.lanes, self.bytes, self.vec = LANES, _VECTOR, f"<{LANES} x half>"
+        self.lanes, self.bytes = LANES, _VECTOR
+        self.floats = self.float_lanes = VectorType(LANES, "half")
+        self.vec = str(self.floats)
         self.four = f"<{LANES // 2} x float>"
 
     def fma(self, x: Vec, y: Vec, z: Vec) -> Vec:

@@ -1,4 +1,4 @@
-"""Convolutions on CPUs: two ways to fill the lanes of vectors, and engines of their own.
+"""Convolutions on CPUs: two layouts of vectors' lanes, and engines of their own.
 
 - From a step to a kernel: `candidate` (a step as a convolution, what may serve it, and its cost), `select` (the rows of
   the table, in order of preference), `records`, `policy` (measured numbers).

@@ -88,7 +88,7 @@ def conv_cost(of: ConvProblem, tiler: ConvTiler) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel that may serve a convolution; its code is generated once it is wanted."""
+    """A kernel that may serve a convolution; its code is generated once it is needed."""
 
     bindings: Mapping[str, Value | Packed]
     tiler: ConvTiler
@@ -119,21 +119,21 @@ class Candidate:
         return Offer(self.job, lambda: conv_cost(self.tiler.problem, self.tiler), self.name)
 
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
-        made = self.code().template(self.bindings, sizes, scratch)
-        return replace(made, variant=self.name, shared=(*made.shared, *self.shared))
+        template = self.code().template(self.bindings, sizes, scratch)
+        return replace(template, variant=self.name, shared=(*template.shared, *self.shared))
 
 
-Found: TypeAlias = Sequence[Candidate] | Refused
+Candidates: TypeAlias = Sequence[Candidate] | Refused
 """The kernels of a row of the selection table, or the condition that refuses the convolution."""
 
 LEVEL = Refused("operands_of_the_epilogue_have_the_layout_of_the_result", "other strides")
 
 
-def between(condition: str, found: int, least: int, most: int | None = None) -> Refused | None:
+def between(condition: str, number: int, least: int, most: int | None = None) -> Refused | None:
     """Whether a number is within limits."""
-    if found >= least and (most is None or found <= most):
+    if number >= least and (most is None or number <= most):
         return None
-    return Refused(condition, str(found), f"at least {least}" if most is None else f"{least} to {most}")
+    return Refused(condition, str(number), f"at least {least}" if most is None else f"{least} to {most}")
 
 
 def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProblem] | Refused:
@@ -143,8 +143,8 @@ def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProble
         return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
     if not plain.is_dense:
         return Refused("convolution_is_of_f32", str(of.value.type), "f32 along one or two axes")
-    found = with_epilogue(plain, of)
-    return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
+    conv = with_epilogue(plain, of)
+    return conv if isinstance(conv, Refused) else (conv, conv.convolution.problem(of.locations))
 
 
 def with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithEpilogue, ConvProblem] | Refused:

@@ -126,13 +126,13 @@ class _Driver(Builder):
         self.shape = shape
         self.epilogue = epilogue
         self.added = _added(shape.tile)
-        self.given = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
         self.room = self.ptr_add(SCRATCH, HEAD)
         with self.loop(BEGIN, END) as cell:
             self._cell(cell)
 
     def size(self, name: str) -> Int:
-        return f32.itemsize if name == self.shape.dense else self.given.sizes[name]
+        return f32.itemsize if name == self.shape.dense else self.arguments.sizes[name]
 
     def _cell(self, cell: I64) -> None:
         shape, tile = self.shape, self.shape.tile
@@ -158,7 +158,7 @@ class _Driver(Builder):
         shape, tile = self.shape, self.shape.tile
         words = self.ptr_add(self.room, words_bytes(self.epilogue))
         store_words(self, [sums, totals], words)
-        panels = self.ptr_add(self.given.pointers["w"], self.mul(panel, shape.deep * tile.row_bytes))
+        panels = self.ptr_add(self.arguments.pointers["w"], self.mul(panel, shape.deep * tile.row_bytes))
         added = Ptr(f"@{inner_name(self.added)}")
         _, block = block_function(tile)
         with self.loop(0, shape.pieces) as piece:
@@ -172,7 +172,7 @@ class _Driver(Builder):
         """What one pixel sees, zeros beyond the ends."""
         shape = self.shape
         image, along = self.udiv(pixel, self.size("positions")), self.urem(pixel, self.size("positions"))
-        source = self.ptr_add(self.given.pointers["x"], self.size("x_offset"))
+        source = self.ptr_add(self.arguments.pointers["x"], self.size("x_offset"))
         source = self.ptr_add(source, self.mul(image, self.size("image")))
         start = self.sub(self.mul(along, shape.stride), self.size("before"))
         if shape.along_channels:
@@ -211,8 +211,8 @@ class _Driver(Builder):
 
     def _copy(self, source: Ptr, step: Int, target: Ptr, first: Int, end: Int) -> None:
         with self.loop(first, end) as i:
-            found = self.load_f32(self.ptr_add(source, self.mul(i, step)))
-            self.store_f32(found, self.element(target, "float", i))
+            element = self.load_f32(self.ptr_add(source, self.mul(i, step)))
+            self.store_f32(element, self.element(target, "float", i))
 
     def _clear(self, target: Ptr, first: Int, end: Int) -> None:
         with self.loop(first, end) as i:
@@ -220,12 +220,12 @@ class _Driver(Builder):
 
     def _epilogue_words(self, totals: Ptr, first: I64, column: I64, columns: I64) -> None:
         """The words of the epilogue for this cell."""
-        given: list[Ptr | I64] = [totals]
+        words: list[Ptr | I64] = [totals]
         for name in (*self.shape.operands, "y"):
-            given.append(self.ptr_add(self.given.pointers[name], self.mul(column, self.size(f"{name}_filter"))))
+            words.append(self.ptr_add(self.arguments.pointers[name], self.mul(column, self.size(f"{name}_filter"))))
         known = {LIVE: columns, FIRST: first}
-        given += [known[size] if size in known else self.given.sizes[str(size)] for size in self.epilogue.sizes]
-        store_words(self, given, self.room)
+        words += [known[size] if size in known else self.arguments.sizes[str(size)] for size in self.epilogue.sizes]
+        store_words(self, words, self.room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +255,11 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if isinstance(value.shape[2], int) and value.shape[2] > BLOCKS.conv1d.few * device.lanes:
         return Refused("pixels_are_few", str(value.shape[2]), f"at most {BLOCKS.conv1d.few * device.lanes}")
     body = of.body
-    found = [v for v in body.order if v.op is conv]
+    convs = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
-    if len(found) != 1 or any(v.dtype is not f32 for v in (found[0], *found[0].operands)):
+    if len(convs) != 1 or any(v.dtype is not f32 for v in (convs[0], *convs[0].operands)):
         return Refused("convolution_is_f32", value.dtype.name)
-    x, w = found[0].operands
+    x, w = convs[0].operands
     known = {*body.order, *body.views}
     if x not in body.views or w not in body.arguments or not locations.is_bound(body.arguments[w]):
         return Refused("weights_are_bound", "weights of a run")
@@ -274,7 +274,7 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if filters < device.lanes and body.views[x].strides[1] != f32.itemsize:
         return Refused("filters_fill_a_vector", str(filters), f"at least {device.lanes}, or contiguous channels")
     return Offer(
-        lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(),
+        lambda: _Writer(value, body, convs[0], locations, tile_of(device)).job(),
         lambda: kernel_cost(_without_steps(value, call)),
         name="conv1d",
     )
@@ -290,10 +290,10 @@ def _without_steps(value: Value, call: Value) -> Value:
 class _Writer:
     """The job of one convolution while it is put together."""
 
-    def __init__(self, value: Value, body: Body, found: Value, locations: TensorLocations, tile: Tile) -> None:
-        self.value, self.body, self.found, self.locations, self.tile = value, body, found, locations, tile
-        x, w = found.operands
-        others = {v for other in body.order if other is not found for v in other.operands}
+    def __init__(self, value: Value, body: Body, call: Value, locations: TensorLocations, tile: Tile) -> None:
+        self.value, self.body, self.call, self.locations, self.tile = value, body, call, locations, tile
+        x, w = call.operands
+        others = {v for other in body.order if other is not call for v in other.operands}
         self.operands = {v: f"e{i}" for i, v in enumerate(v for v in reads(body) if v in others)}
         self.w = body.arguments[w]
         at = body.views[x]
@@ -302,7 +302,7 @@ class _Writer:
             "pixels": count,
             "positions": value.shape[2],
             "length": x.shape[2],
-            "before": found.attrs["padding"][0],
+            "before": call.attrs["padding"][0],
             "image": at.strides[0],
             "channel": at.strides[1],
             "step": at.strides[2],
@@ -339,7 +339,7 @@ class _Writer:
 
     def _line(self, pointers: tuple[str, ...]) -> Conv1d:
         filters, channels, taps = (n for n in self.w.shape if isinstance(n, int))
-        attrs = self.found.attrs
+        attrs = self.call.attrs
         dense = next((axis for axis in ("step", "channel") if self.sizes[axis] == f32.itemsize), "")
         return Conv1d(
             self.tile, channels, taps, attrs["strides"][0], attrs["dilations"][0], filters, dense,
@@ -350,7 +350,7 @@ class _Writer:
         """The elementwise work on the sums of one panel, pixel by pixel."""
         at: tuple[Expr, ...] = (Name("image"), Name("column"), Name("along"))
         sums = Load(Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize)), (Name("row"), Name("column")))
-        leaves: dict[Value, Expr] = {self.found: sums}
+        leaves: dict[Value, Expr] = {self.call: sums}
         leaves |= {view: Load(self._tensor(name, view.dtype), at) for view, name in self.operands.items()}
         positions = Extent(symbol("positions"))
         (result,) = elementwise([self.body.results[0]], leaves)

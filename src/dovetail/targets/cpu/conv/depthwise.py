@@ -23,7 +23,7 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort
 from dovetail.targets.cpu.conv.epilogue import (
     RowTarget,
     activate,
@@ -420,7 +420,7 @@ def l1_bytes(device: CpuDevice) -> int:
     return device.caches.l1_room // 2
 
 
-def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def depthwise(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution whose groups have one channel and one filter each."""
     limits = LIMITS.depthwise
     if (problem.channels, problem.filters) != (1, 1):
@@ -436,10 +436,10 @@ def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Fo
         return Refused("taps_are_near", f"strides {of.strides}, dilations {of.dilations}", f"{limits.farthest} rows")
     if rows_of(device, of.window[0], of.strides[0]) < 2:
         return Refused("registers_hold_the_window", f"{of.window[0]} rows")
-    return [_candidate(found, problem, device)]
+    return [_candidate(conv, problem, device)]
 
 
-def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
+def _candidate(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
     geometry = problem.geometry
     most = min(
         BLOCKS.depthwise.most_rows if geometry.is_known else BLOCKS.depthwise.few_rows,
@@ -447,8 +447,8 @@ def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice) -> C
     )
     most = 1 if geometry.window[0] == 1 else most
     heights = _heights(Bands.of(geometry, device), most) if geometry.is_known else tuple(range(1, most + 1))
-    tile = DepthwiseTile(device, geometry.window, geometry.strides, geometry.dilations, heights, found.epilogue)
-    return Candidate(packed(found, 1), Depthwise(problem, tile), lambda: depthwise_code(tile), "depthwise")
+    tile = DepthwiseTile(device, geometry.window, geometry.strides, geometry.dilations, heights, conv.epilogue)
+    return Candidate(packed(conv, 1), Depthwise(problem, tile), lambda: depthwise_code(tile), "depthwise")
 
 
 def rows_of(device: CpuDevice, window: int, stride: int) -> int:
@@ -485,11 +485,11 @@ class Bands:
 
 def _heights(bands: Bands, most: int) -> tuple[int, ...]:
     """Rows of the register tiles that share what is in a band."""
-    found: set[int] = set()
+    heights: set[int] = set()
     for rows in (bands.rows, bands.last):
         count = max(1, -(-rows // most))
-        found |= {max(1, rows // count), max(1, -(-rows // count))}
-    return tuple(sorted(found))
+        heights |= {max(1, rows // count), max(1, -(-rows // count))}
+    return tuple(sorted(heights))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import TensorLocations, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Effort, Found
+from dovetail.targets.cpu.conv.candidate import Candidate, Candidates, ConvTiler, Effort
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
     arguments_of,
@@ -63,13 +63,13 @@ from dovetail.targets.cpu.row_epilogue import RowWriter
 
 @lru_cache(64)
 def register_tiles(tile: PixelTile) -> Function:
-    """Register tiles of every width, as one function that is told which."""
+    """Register tiles of every width, as one function with the width as an argument."""
     members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
     return one_of(tile_signature(tile).name, members)
 
 
 def tile_signature(tile: PixelTile, vectors: int | None = None) -> Signature:
-    """One register tile, or with `vectors` None the function that is told how many."""
+    """One register tile, or with `vectors` None the function that takes their number."""
     name = (
         f"tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}{'.point' if tile.point else ''}"
     )
@@ -439,12 +439,12 @@ def _run(
         t.call(tile_signature(tile), weights, x, block.plane, a.taps, of.taps, a.channels, y, step, bias, width)
 
 
-def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def direct(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel that serves every convolution."""
     if problem.is_level:
         problem = replace(problem, geometry=problem.geometry.flat())
-    tile = PixelTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
-    return [Candidate(packed(found, tile.filters), Direct(problem, tile), lambda: direct_code(tile), "direct")]
+    tile = PixelTile.of(device, problem.filters, conv.epilogue, problem.geometry.taps == 1)
+    return [Candidate(packed(conv, tile.filters), Direct(problem, tile), lambda: direct_code(tile), "direct")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +495,7 @@ class Direct(ConvTiler):
 
 
 def direct_of_a_run(
-    found: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
+    conv: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
 ) -> Candidate | Refused:
     """The kernel, where taps of a filter are equally far apart, and pixels that it packs are read often."""
     if problem.filters < LIMITS.of_a_run.fewest_filters:
@@ -504,29 +504,29 @@ def direct_of_a_run(
     out, taps = product(problem.geometry.out), problem.geometry.taps
     if isinstance(out, int) and out < taps:
         return Refused("results_fill_lanes", f"{out} results, {taps} taps", "as many results as taps")
-    strides = _strides(found, locations)
+    strides = _strides(conv, locations)
     if isinstance(strides, Refused):
         return strides
     if problem.is_level:
         problem = replace(problem, geometry=problem.geometry.flat())
-    plain = PixelTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
+    plain = PixelTile.of(device, problem.filters, conv.epilogue, problem.geometry.taps == 1)
     tile = replace(plain, packs=True)
     return Candidate(
-        pointers(found, found.w, found.b), Direct(problem, tile, (), strides), lambda: direct_code(tile), "direct"
+        pointers(conv, conv.w, conv.b), Direct(problem, tile, (), strides), lambda: direct_code(tile), "direct"
     )
 
 
-def _strides(found: Convolution, locations: TensorLocations) -> tuple[tuple[str, int], ...] | Refused:
+def _strides(conv: Convolution, locations: TensorLocations) -> tuple[tuple[str, int], ...] | Refused:
     """Strides of the filters and of the bias in bytes, by the names of the kernel's arguments."""
-    apart = _known_strides(found.w, locations)
-    window = found.w.shape[2:]
+    apart = _known_strides(conv.w, locations)
+    window = conv.w.shape[2:]
     if apart is None or (len(window) == 2 and window[0] != 1 and apart[2] != apart[3] * window[1]):
-        return Refused("taps_are_equidistant", f"strides {locations(found.w).strides}")
+        return Refused("taps_are_equidistant", f"strides {locations(conv.w).strides}")
     named = {"w_filter": apart[0], "w_channel": apart[1], "w_tap": apart[-1]}
-    if found.b is not None:
-        of_bias = _known_strides(found.b, locations)
+    if conv.b is not None:
+        of_bias = _known_strides(conv.b, locations)
         if of_bias is None:
-            return Refused("bias_has_known_strides", f"strides {locations(found.b).strides}")
+            return Refused("bias_has_known_strides", f"strides {locations(conv.b).strides}")
         # A bias is [filters], with as many axes of size 1 after it as the image has.
         named["b_filter"] = of_bias[0]
     return tuple(named.items())

@@ -42,14 +42,14 @@ MOST_STEPS = 12
 
 def activate(t: VectorBuilder, steps: Steps, x: Vec) -> Vec:
     """The steps on a vector; NaN stays."""
-    found: list[Lanes] = [x]
+    values: list[Lanes] = [x]
     for op, operands in steps:
         bound = bound_of(op, operands)
         if bound is not None:
-            found.append(_clamped(t, op, _vec(found[int(operands[0])]), bound))
+            values.append(_clamped(t, op, _vec(values[int(operands[0])]), bound))
         else:
-            found.append(RULES[op](t, [found[v] if isinstance(v, int) else t.constant(v) for v in operands]))
-    return _vec(found[-1])
+            values.append(RULES[op](t, [values[v] if isinstance(v, int) else t.constant(v) for v in operands]))
+    return _vec(values[-1])
 
 
 def _clamped(t: VectorBuilder, op: str, x: Vec, bound: float) -> Vec:
@@ -102,8 +102,8 @@ def _called(name: str) -> _Rule:
     def rule(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
         full = f"llvm.{name}.v{t.lanes}f32"
         t.use(f"declare {t.vec} @{full}({', '.join([t.vec] * len(xs))})")
-        given = ", ".join(f"{t.vec} {_vec(x)}" for x in xs)
-        return Vec(t.let(f"call {t.vec} @{full}({given})"))
+        operands = ", ".join(f"{t.vec} {_vec(x)}" for x in xs)
+        return Vec(t.let(f"call {t.vec} @{full}({operands})"))
 
     return rule
 
@@ -172,8 +172,8 @@ def finish_row(device: CpuDevice, epilogue: Epilogue) -> Function:
             with t.when(dense):
                 t.store_masked(some, activate(t, steps, t.fadd(x, t.load_masked(some, there))), here)
             with t.unless(dense):
-                found = t.gather(some, there, step, t.constant(0.0))
-                t.store_masked(some, activate(t, steps, t.fadd(x, found)), here)
+                residuals = t.gather(some, there, step, t.constant(0.0))
+                t.store_masked(some, activate(t, steps, t.fadd(x, residuals)), here)
     return t.function(finish_signature(epilogue))
 
 
@@ -196,36 +196,36 @@ class Applied:
     rows: RowSteps | None = None
 
 
-def steps_of(found: Convolution, of: StepProblem[object], form: RowForm) -> Applied | Refused:
+def steps_of(conv: Convolution, of: StepProblem[object], form: RowForm) -> Applied | Refused:
     """All steps as vector code, or else the activation alone."""
-    if found.results_of_sums == (found.sums,):
+    if conv.results_of_sums == (conv.sums,):
         return Applied()
-    above = steps_above(of, found.sums, found.results_of_sums)
-    whole = None if isinstance(above, Refused) else vector_steps(above, found.sums)
+    above = steps_above(of, conv.sums, conv.results_of_sums)
+    whole = None if isinstance(above, Refused) else vector_steps(above, conv.sums)
     if whole is not None:
         return Applied(whole)
-    if found.act == "none":
+    if conv.act == "none":
         steps: Steps = ()
     else:
-        activated = steps_above(of, found.sums, (activation(found.act, found.sums),))
+        activated = steps_above(of, conv.sums, (activation(conv.act, conv.sums),))
         assert not isinstance(activated, Refused), "activations are compiled"
-        steps = vector_steps(activated, found.sums) or ()
-    rows = row_steps(of, found.call, steps_above(of, found.call, found.results), AXES, form)
+        steps = vector_steps(activated, conv.sums) or ()
+    rows = row_steps(of, conv.call, steps_above(of, conv.call, conv.results), AXES, form)
     return rows if isinstance(rows, Refused) else Applied(steps, rows)
 
 
-def with_epilogue(found: Convolution, of: StepProblem[CpuDevice]) -> WithEpilogue | Refused:
+def with_epilogue(conv: Convolution, of: StepProblem[CpuDevice]) -> WithEpilogue | Refused:
     """The convolution of a step with the code of its steps."""
     # The rows of a depthwise kernel are long, and LLVM unrolls its loop as it likes.
-    lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else of.device.lanes
-    applied = steps_of(found, of, RowForm("channel", lanes))
+    lanes = 0 if conv.w.shape[1] == 1 and int(conv.attrs["groups"]) > 1 else of.device.lanes
+    applied = steps_of(conv, of, RowForm("channel", lanes))
     if isinstance(applied, Refused):
         return applied
-    epilogue = Epilogue(applied.steps, found.b is not None, found.residual is not None)
+    epilogue = Epilogue(applied.steps, conv.b is not None, conv.residual is not None)
     if applied.rows is None:
-        return WithEpilogue(replace(found, epilogue=epilogue))
+        return WithEpilogue(replace(conv, epilogue=epilogue))
     rows, function = row_epilogue(applied.rows)
-    return WithEpilogue(replace(found, epilogue=replace(epilogue, rows=rows), row_steps=applied.rows), (function,))
+    return WithEpilogue(replace(conv, epilogue=replace(epilogue, rows=rows), row_steps=applied.rows), (function,))
 
 
 def arguments_of(kind: type[A], epilogue: Epilogue, *residual: str, without: Iterable[str] = ()) -> Arguments[A]:

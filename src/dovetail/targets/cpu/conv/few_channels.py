@@ -21,15 +21,15 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
+    PixelTiles,
     RegisterTile,
-    Tiles,
     broadcast_tile_of,
     broadcast_tiles,
     filters_effort,
@@ -76,7 +76,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
         with t.loop(0, self.steps) as number:
             now, then = (self._offset(t.add(number, i)) for i in range(2))
             t.store_i64(t.sub(then, now), t.element(a.moves, "i64", number))
-        self.tiles = Tiles.of(t, tile, a.out_width)
+        self.tiles = PixelTiles.of(t, tile, a.out_width)
         self.seen: Ptr = a.seen
 
     def _offset(self, number: I64) -> I64:
@@ -85,7 +85,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
         listed = t.load_i64(t.element(self.a.taps, "i64", t.srem(number, taps)))
         return t.add(t.mul(t.sdiv(number, taps), self.patch.channel), listed)
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         t, a = self.t, self.a
         with t.when(once_for(t, SCRATCH, 0, part.number)), t.loop(0, a.channels) as channel:
             image = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
@@ -93,7 +93,7 @@ class _Patch(PixelSource[FewChannelsArgs]):
             onto = t.ptr_add(a.seen, t.mul(channel, self.patch.channel))
             write_patch(t, a, self.patch, source, onto, t.sdiv(part.start, a.out_width), I64("0"))
 
-    def runs(self, part: Part) -> Iterator[tuple[I64, I64]]:
+    def runs(self, part: PixelSpan) -> Iterator[tuple[I64, I64]]:
         """Rows."""
         t, a = self.t, self.a
         with t.loop(0, t.sdiv(part.count, a.out_width)) as row:
@@ -110,9 +110,9 @@ class _Patch(PixelSource[FewChannelsArgs]):
             )  # fmt: skip
 
 
-def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def few_channels(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution with few channels, a large window and many pixels."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=False)
+    tile = broadcast_tile_of(device, problem.filters, conv.epilogue, equidistant=False)
     limits = LIMITS.few_channels
     fewest = limits.fewest_sums * device.lanes
     if (other := between("sums_stay_in_l1", problem.sums, fewest, limits.most_sums)) is not None:
@@ -122,8 +122,8 @@ def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) ->
     if not is_filled(problem.filters, tile):
         return not_filled(problem.filters, tile)
     tiler = FewChannels(problem, tile)
-    made = Candidate(packed(found, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")
-    return [made] if problem.is_level else LEVEL
+    candidate = Candidate(packed(conv, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")
+    return [candidate] if problem.is_level else LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
     RegisterTile,
     filters_effort,
     filters_in_lanes,
@@ -138,7 +138,7 @@ class _Positions(PixelSource[FewPixelsArgs]):
             offset = t.add(down, t.mul(t.mul(j, a.dilation_columns), self.column_step))
             t.store_i64(offset, t.element(a.taps, "i64", t.add(t.mul(i, a.window_columns), j)))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Copy the image if it has padding, and list the positions of the pixels."""
         t, a = self.t, self.a
         source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
@@ -173,8 +173,8 @@ class _Positions(PixelSource[FewPixelsArgs]):
                 prefetch_share(t, t.ptr_add(piece.w, piece.size), piece.size, number, tiles)
                 with t.when(is_last):
                     self.prefetch_results(at, results, begin)
-                given = (piece.w, x, self.plane, a.taps, self.taps, piece.count, there, onto, piece.is_first)
-                t.call(_signature(tile), *given)
+                arguments = (piece.w, x, self.plane, a.taps, self.taps, piece.count, there, onto, piece.is_first)
+                t.call(_signature(tile), *arguments)
 
 
 def _reach(t: VectorBuilder, out: I64, stride: I64, window: I64, dilation: I64) -> I64:
@@ -182,24 +182,24 @@ def _reach(t: VectorBuilder, out: I64, stride: I64, window: I64, dilation: I64) 
     return t.add(t.mul(t.sub(out, 1), stride), t.add(t.mul(t.sub(window, 1), dilation), 1))
 
 
-def few_pixels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def few_pixels(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernels of a convolution with few pixels and many filters."""
     if (short := between("sums_pay_for_transposes", problem.sums, LIMITS.few_pixels.fewest_sums)) is not None:
         return short
     if not problem.is_level:
         return LEVEL
-    if any(not isinstance(size, int) for size in found.attrs["padding"]):
-        return Refused("padding_is_known", str(found.attrs["padding"]))
+    if any(not isinstance(size, int) for size in conv.attrs["padding"]):
+        return Refused("padding_is_known", str(conv.attrs["padding"]))
     point = problem.geometry.taps == 1
-    tiles = [RegisterTile(device, *form, found.epilogue, point) for form in forms_of(device)]
+    tiles = [RegisterTile(device, *form, conv.epilogue, point) for form in forms_of(device)]
     filled = [tile for tile in tiles if is_filled(problem.filters, tile)]
-    return [_candidate(found, problem, tile) for tile in filled] or not_filled(problem.filters, tiles[0])
+    return [_candidate(conv, problem, tile) for tile in filled] or not_filled(problem.filters, tiles[0])
 
 
-def _candidate(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
+def _candidate(conv: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
     # Padding decides whether an image is copied.
-    tiler = FewPixels(problem, tile, any(found.attrs["padding"]))
-    return Candidate(packed(found, tile.block), tiler, lambda: few_pixels_code(tile), "few_pixels")
+    tiler = FewPixels(problem, tile, any(conv.attrs["padding"]))
+    return Candidate(packed(conv, tile.block), tiler, lambda: few_pixels_code(tile), "few_pixels")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
+    PixelTiles,
     RegisterTile,
-    Tiles,
     broadcast_tile_of,
     broadcast_tiles,
     filters_effort,
@@ -103,9 +103,9 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
         with t.loop(0, self.taps) as tap:
             t.store_i64(self.columns.offset(t, a, tap), t.element(a.taps, "i64", tap))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Pack what all channels have for some pixels."""
-        t, a, taps, tiles = self.t, self.a, self.taps, Tiles.of(self.t, self.tile, part.count)
+        t, a, taps, tiles = self.t, self.a, self.taps, PixelTiles.of(self.t, self.tile, part.count)
         with t.when(once_for(t, SCRATCH, 0, part.number)):
             source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
             first_row = t.sdiv(part.start, a.out_width)
@@ -121,7 +121,7 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
                 t.call(_PACK, within, a.taps, taps, onto, a.tile_step, tiles.count, tiles.narrow, tiles.wider)
 
     def multiply(self, at: Corner, results: Ptr) -> None:
-        t, tile, a, tiles = self.t, self.tile, self.a, Tiles.of(self.t, self.tile, at.count)
+        t, tile, a, tiles = self.t, self.tile, self.a, PixelTiles.of(self.t, self.tile, at.count)
         for piece, is_last in self.pieces(at, t.mul(a.channels, self.taps), 4 * tile.block, a.piece):
             with t.loop(0, tiles.count) as number:
                 begin = tiles.begin(t, number)
@@ -135,9 +135,9 @@ class _Columns(PixelSource[FewPixelsKxkArgs]):
                 )  # fmt: skip
 
 
-def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def few_pixels_kxk(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution with few pixels, many filters and a window of several taps."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
+    tile = broadcast_tile_of(device, problem.filters, conv.epilogue, equidistant=True)
     limits = LIMITS.few_pixels_kxk
     if problem.geometry.is_point:
         return Refused("pixels_are_strided_or_see_several", "one, its own")
@@ -151,8 +151,8 @@ def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) 
     if not is_filled(problem.filters, tile):
         return not_filled(problem.filters, tile)
     tiler = FewPixelsKxk(problem, tile)
-    made = Candidate(packed(found, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")
-    return [made] if problem.is_level else LEVEL
+    candidate = Candidate(packed(conv, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")
+    return [candidate] if problem.is_level else LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,12 @@ class FewResultsTile:
 
 @lru_cache(64)
 def register_tiles(tile: FewResultsTile) -> Function:
-    """Register tiles of every number of lines, as one function that is told which."""
+    """Register tiles of every number of lines, as one function with their number as an argument."""
     return one_of(tile_signature(tile).name, {lines: register_tile(tile, lines) for lines in range(1, tile.lines + 1)})
 
 
 def tile_signature(tile: FewResultsTile, lines: int | None = None) -> Signature:
-    """One register tile, or with `lines` None the function that is told how many."""
+    """One register tile, or with `lines` None the function that takes their number."""
     name = f"few_results.{tile.device.lanes}.{tile.vectors}.{tile.lines}.{tile.results}.{tile.apart}.{tile.step}"
     which = () if lines is not None else (Parameter("i64", "which"),)
     return Signature(
@@ -191,10 +191,10 @@ def few_results_code(form: FewResultsForm) -> KernelCode:
     tile = form.tile
     turned = RegisterTile(tile.device, tile.vectors, tile.lines * tile.results, form.epilogue, False)
     pack, _ = pack_function(tile.device, f32, form.layout, tile.block, 4 * tile.block)
-    made = assemble(
+    code = assemble(
         "few_results", [_kernel(form)], [transpose_sums(turned), pack_phase(tile.device), register_tiles(tile)]
     )
-    return KernelCode(made.name, made.text, made.uses, (*made.shared, pack), made.is_final)
+    return KernelCode(code.name, code.text, code.uses, (*code.shared, pack), code.is_final)
 
 
 def _kernel(form: FewResultsForm) -> Function:
@@ -285,7 +285,7 @@ def _finish(
 
 
 def few_results(
-    found: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
+    conv: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
 ) -> Candidate | Refused:
     """The kernel of a convolution whose filters are as large as images, as in the gradient of filters."""
     geometry = problem.geometry
@@ -295,10 +295,10 @@ def few_results(
     tile = tile_for(device, problem.groups, problem.filters, results, geometry.window, geometry)
     if isinstance(tile, Refused):
         return tile
-    epilogue = found.epilogue
+    epilogue = conv.epilogue
     if epilogue.bias or epilogue.residual or epilogue.rows is not None:
         return Refused("epilogue_is_an_activation", "a bias, a residual or steps on rows")
-    strides = locations(found.w).strides
+    strides = locations(conv.w).strides
     steps = tuple([step for step in strides if isinstance(step, int)])
     if len(steps) != len(strides):
         return Refused("filters_have_known_strides", f"strides {strides}")
@@ -306,10 +306,10 @@ def few_results(
         steps = (*steps[:2], 0, steps[2])
     form = FewResultsForm(tile, epilogue, "along" if steps[3] == 4 else "strided")
     tiler = FewResults(problem, form, steps)
-    return Candidate(pointers(found, found.w, None), tiler, lambda: few_results_code(form), "few_results")
+    return Candidate(pointers(conv, conv.w, None), tiler, lambda: few_results_code(form), "few_results")
 
 
-class Steps(Protocol):
+class WindowSteps(Protocol):
     """How far apart results are, and pixels of the window."""
 
     @property
@@ -319,7 +319,7 @@ class Steps(Protocol):
 
 
 def tile_for(
-    device: CpuDevice, groups: int, filters: int, results: Sequence[int], window: Sequence[int], apart: Steps
+    device: CpuDevice, groups: int, filters: int, results: Sequence[int], window: Sequence[int], apart: WindowSteps
 ) -> FewResultsTile | Refused:
     """The register tile for sizes of a convolution, or the condition that refuses them."""
     if groups != 1 or prod(results) >= prod(window) or 0 in results:

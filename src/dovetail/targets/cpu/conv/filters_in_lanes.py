@@ -101,7 +101,7 @@ class FilterArgs(WindowArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PixelSpan:
     """The pixels of a tile: its number among those of all images and groups, its image and group, its index in the
     image, its first pixel and how many there are; and the block of filters that sees them, among all."""
 
@@ -129,7 +129,7 @@ class Corner:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DepthChunk:
     """Some products of all sums: their weights and the bytes of these, the first product and how many there are."""
 
     w: Ptr
@@ -150,10 +150,10 @@ class PixelSource(ABC, Generic[A]):
         self.t, self.tile, self.a, self.target = t, tile, a, target
 
     @abstractmethod
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Pack what the pixels of a tile see, unless the tile before saw the same."""
 
-    def runs(self, part: Part) -> Iterator[tuple[I64, I64]]:
+    def runs(self, part: PixelSpan) -> Iterator[tuple[I64, I64]]:
         """The first pixel and the number of pixels of each run whose sums are finished together: all of them."""
         yield part.start, part.count
 
@@ -172,7 +172,7 @@ class PixelSource(ABC, Generic[A]):
             own = t.smin(self.tile.block, t.sub(self.a.filters, at.first_filter))
             write_prefetched_rows(t, results, own, t.mul(self.a.pixels, 4), t.mul(pixel, 4))
 
-    def pieces(self, at: Corner, steps: I64, each: Int, piece: I64) -> Iterator[tuple[Piece, I1]]:
+    def pieces(self, at: Corner, steps: I64, each: Int, piece: I64) -> Iterator[tuple[DepthChunk, I1]]:
         """The products of all sums, some at a time, and whether they are the last; `each` is the bytes of weights of
         a step."""
         t = self.t
@@ -182,7 +182,7 @@ class PixelSource(ABC, Generic[A]):
             some = t.smin(piece, t.sub(steps, first))
             w, size = t.ptr_add(weights, t.mul(first, each)), t.mul(some, each)
             yield (
-                Piece(w, size, first, some, t.icmp("eq", number, 0)),
+                DepthChunk(w, size, first, some, t.icmp("eq", number, 0)),
                 t.icmp("eq", t.add(first, some), steps),
             )
 
@@ -204,7 +204,7 @@ def filters_in_lanes(source: Source[A], arguments: Arguments[A], tile: RegisterT
         group, image = t.srem(image_group, a.groups), t.sdiv(image_group, a.groups)
         start = t.mul(index, a.part)
         packed, first_filter = t.add(t.mul(group, blocks), filter_block), t.mul(filter_block, tile.block)
-        part = Part(left, image_group, image, group, index, start, t.smin(a.part, t.sub(a.pixels, start)), packed)
+        part = PixelSpan(left, image_group, image, group, index, start, t.smin(a.part, t.sub(a.pixels, start)), packed)
         pixels.pack(part)
         channel = t.add(t.mul(image_group, a.filters), first_filter)
         row = t.ptr_add(a.y, t.mul(channel, t.mul(a.pixels, 4)))
@@ -328,13 +328,13 @@ def broadcast_tile_of(device: CpuDevice, filters: int, epilogue: Epilogue, *, eq
 
 
 def broadcast_tiles(tile: RegisterTile) -> Function:
-    """Register tiles of every number of pixels, as one function that is told how many."""
+    """Register tiles of every number of pixels, as one function with their number as an argument."""
     members = {pixels: broadcast_tile(tile, pixels) for pixels in range(1, tile.pixels + 1)}
     return one_of(_signature(tile).name, members)
 
 
 def _signature(tile: RegisterTile, pixels: int | None = None) -> Signature:
-    """One register tile, or with `pixels` None the function that is told how many."""
+    """One register tile, or with `pixels` None the function that takes their number."""
     name = f"places_tile.{tile.device.lanes}.{tile.filters}{'' if tile.point else '.listed'}"
     apart = Parameter("i64", "apart") if tile.point else Parameter("ptr", "apart", "noalias readonly")
     which = () if pixels is not None else (Parameter("i64", "which"),)
@@ -402,7 +402,7 @@ def write_sums(t: VectorBuilder, sums: Sequence[Vec]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class PixelTiles:
     """How pixels are cut into register tiles, as equal as they can be: how many, and how many pixels they have."""
 
     count: I64
@@ -411,9 +411,9 @@ class Tiles:
     """Tiles that have one pixel more."""
 
     @staticmethod
-    def of(t: VectorBuilder, tile: RegisterTile, pixels: Int) -> Tiles:
+    def of(t: VectorBuilder, tile: RegisterTile, pixels: Int) -> PixelTiles:
         count = t.ceil_div(pixels, tile.pixels)
-        return Tiles(count, t.sdiv(pixels, count), t.srem(pixels, count))
+        return PixelTiles(count, t.sdiv(pixels, count), t.srem(pixels, count))
 
     def begin(self, t: VectorBuilder, number: I64) -> I64:
         """The first pixel of a register tile."""
@@ -423,7 +423,7 @@ class Tiles:
 def write_broadcast_tile(
     t: VectorBuilder,
     tile: RegisterTile,
-    of: Tiles,
+    of: PixelTiles,
     number: I64,
     w: Ptr,
     x: Ptr,

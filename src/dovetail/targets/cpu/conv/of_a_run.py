@@ -22,11 +22,11 @@ def offer_direct(of: StepProblem[CpuDevice]) -> Offer | Refused:
     read = of.once(with_weights_of_a_run)
     if isinstance(read, Refused):
         return read
-    found, problem = read
-    made = direct_of_a_run(found.convolution, problem, of.device, of.locations)
-    if isinstance(made, Refused):
-        return made
-    return replace(made, shared=found.shared).offer()
+    conv, problem = read
+    candidate = direct_of_a_run(conv.convolution, problem, of.device, of.locations)
+    if isinstance(candidate, Refused):
+        return candidate
+    return replace(candidate, shared=conv.shared).offer()
 
 
 def offer_few_results(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -34,11 +34,11 @@ def offer_few_results(of: StepProblem[CpuDevice]) -> Offer | Refused:
     read = of.once(with_weights_of_a_run)
     if isinstance(read, Refused):
         return read
-    found, problem = read
-    made = few_results(found.convolution, problem, of.device, of.locations)
-    if isinstance(made, Refused):
-        return made
-    return made.offer()
+    conv, problem = read
+    candidate = few_results(conv.convolution, problem, of.device, of.locations)
+    if isinstance(candidate, Refused):
+        return candidate
+    return candidate.offer()
 
 
 @dataclass(frozen=True, slots=True)

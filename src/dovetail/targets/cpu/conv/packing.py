@@ -16,26 +16,24 @@ from dovetail.targets.cpu.denormals import as_before, normal
 from dovetail.targets.runtime.arrays.aligned import aligned
 
 
-def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:
+def bindings(conv: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:
     """What a kernel points to, with `rows` filters together in the bias."""
-    groups = int(found.attrs["groups"])
-    return pointers(
-        found, w, None if found.b is None else Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))
-    )
+    groups = int(conv.attrs["groups"])
+    return pointers(conv, w, None if conv.b is None else Packed(conv.b, f"conv {groups} {rows}", Packing(groups, rows)))
 
 
-def pointers(found: Convolution, w: Value | Packed, bias: Value | Packed | None) -> dict[str, Value | Packed]:
+def pointers(conv: Convolution, w: Value | Packed, bias: Value | Packed | None) -> dict[str, Value | Packed]:
     """What a kernel points to."""
     b = {} if bias is None else {"b": bias}
-    residual = {} if found.residual is None else {"r": found.residual}
-    above: Mapping[str, Value] = {} if found.row_steps is None else found.row_steps.bindings
-    return {"x": found.x, "w": w, **b, **residual, "y": found.result, **above}
+    residual = {} if conv.residual is None else {"r": conv.residual}
+    above: Mapping[str, Value] = {} if conv.row_steps is None else conv.row_steps.bindings
+    return {"x": conv.x, "w": w, **b, **residual, "y": conv.result, **above}
 
 
-def packed(found: Convolution, rows: int) -> dict[str, Value | Packed]:
+def packed(conv: Convolution, rows: int) -> dict[str, Value | Packed]:
     """The same, with `rows` filters together in the weights too."""
-    groups = int(found.attrs["groups"])
-    return bindings(found, Packed(found.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
+    groups = int(conv.attrs["groups"])
+    return bindings(conv, Packed(conv.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,9 @@ class Packing:
         packed = np.zeros((self.groups, tiles * self.rows, of[:1].size), np.float32)
         packed[:, :filters] = of.reshape((self.groups, filters, packed.shape[2]))
         split = packed.reshape((self.groups, tiles, self.rows, packed.shape[2]))
-        found = aligned((self.groups, tiles, packed.shape[2], self.rows))
-        found[...] = split.swapaxes(2, 3)
-        return normal(found)
+        tiled = aligned((self.groups, tiles, packed.shape[2], self.rows))
+        tiled[...] = split.swapaxes(2, 3)
+        return normal(tiled)
 
     def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether every element of weights of these shapes is laid out: always."""

@@ -264,9 +264,9 @@ def zero_stuff(device: CpuDevice) -> Function:
         inside = t.and_(met, t.icmp("ult", own, I64("%height")))
         source = t.ptr_add(x, t.mul(own, I64("%row_step")))
         with t.when(inside), t.loop(low, high) as column:
-            found = t.load_f32(t.ptr_add(source, t.mul(column, I64("%element"))))
+            pixel = t.load_f32(t.ptr_add(source, t.mul(column, I64("%element"))))
             at = t.sub(t.mul(column, spread_columns), first_column)
-            t.store_f32(found, t.ptr_add(target, t.mul(at, 4)))
+            t.store_f32(pixel, t.ptr_add(target, t.mul(at, 4)))
     return t.function(zero_stuff_signature(t.lanes), attributes="noinline nounwind optsize")
 
 

@@ -55,12 +55,12 @@ class PixelTile:
 
 def with_products(t: VectorBuilder, tile: PixelTile, w: Ptr, seen: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
     """The sums [filter][vector] with the products of a weight of each filter and what all pixels see."""
-    found: list[Vec] = []
+    totals: list[Vec] = []
     for i in range(tile.filters):
         weight = t.load_splat(t.ptr_add(w, 4 * i))
         own = sums[i * len(seen) : (i + 1) * len(seen)]
-        found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, own, strict=True)]
-    return found
+        totals += [t.fma(weight, pixels, total) for pixels, total in zip(seen, own, strict=True)]
+    return totals
 
 
 def pixels_effort(of: ConvProblem, tile: PixelTile) -> Effort:

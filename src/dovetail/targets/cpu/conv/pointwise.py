@@ -32,7 +32,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
     arguments_of,
@@ -93,7 +93,7 @@ def _finish(tile: PixelTile) -> Epilogue:
 
 
 def _signature(tile: PixelTile, vectors: int | None = None) -> Signature:
-    """One register tile, or with `vectors` None the function that is told how many."""
+    """One register tile, or with `vectors` None the function that takes their number."""
     name = f"point_tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}"
     residual = tile.epilogue.residual
     # With a residual, sums begin with what `from` points to: the residual, or what was written before.
@@ -160,13 +160,13 @@ def _write_sums(t: VectorBuilder, tile: PixelTile, sums: Sequence[Vec], vectors:
         if residual:
             start = t.select_vec(first, start, ZERO)
         for j in range(vectors):
-            spot, found = t.ptr_add(row, t.bytes * j), sums[i * vectors + j]
+            spot, own = t.ptr_add(row, t.bytes * j), sums[i * vectors + j]
             if residual:
                 there = t.ptr_add(t.ptr_add(Ptr("%from"), t.mul(I64("%from_pitch"), i)), t.bytes * j)
                 before = t.fadd(t.load(there), start)
             else:
                 before = start if fresh else t.load(spot)
-            total = t.fadd(before, found)
+            total = t.fadd(before, own)
             done = activate(t, tile.epilogue.in_registers, total)
             t.store(total if done == total else t.select_vec(last, done, total), spot)
 
@@ -363,7 +363,7 @@ def _filters(
             t.store_masked(mask, t.load(t.ptr_add(source, by)), t.ptr_add(spot, by))
 
 
-def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def pointwise(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution whose pixels are contiguous, one row of them, and see a pixel each."""
     flat = replace(problem, geometry=problem.geometry.flat())
     of = flat.geometry
@@ -371,8 +371,8 @@ def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Fo
         return Refused("pixels_of_a_1x1_window_are_contiguous", f"window {of.window}, strides {of.strides}")
     if not problem.is_level:
         return LEVEL
-    tile = PixelTile.of(device, problem.filters, found.epilogue, True)
-    return [Candidate(packed(found, tile.filters), Pointwise(flat, tile), lambda: pointwise_code(tile), "pointwise")]
+    tile = PixelTile.of(device, problem.filters, conv.epilogue, True)
+    return [Candidate(packed(conv, tile.filters), Pointwise(flat, tile), lambda: pointwise_code(tile), "pointwise")]
 
 
 @dataclass(frozen=True, slots=True)

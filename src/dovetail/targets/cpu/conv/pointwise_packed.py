@@ -29,13 +29,13 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.spec import Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between, transposed
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between, transposed
 from dovetail.targets.cpu.conv.epilogue import RowTarget, activate, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
     FilterArgs,
-    Part,
     PixelSource,
+    PixelSpan,
     RegisterTile,
     filled,
     filters_effort,
@@ -87,8 +87,8 @@ def micro_kernel(tile: RegisterTile, lines: int) -> Function:
     channels, first = I64("%channels"), I1("%first")
     starts: list[Vec] = [ZERO] * tile.filters
     if tile.epilogue.bias:
-        given = [t.load(t.ptr_add(Ptr("%bias"), t.bytes * i)) for i in range(tile.filters)]
-        starts = [t.select_vec(first, x, ZERO) for x in given]
+        biases = [t.load(t.ptr_add(Ptr("%bias"), t.bytes * i)) for i in range(tile.filters)]
+        starts = [t.select_vec(first, x, ZERO) for x in biases]
     whole = t.mul(t.sdiv(channels, BLOCKS.packed.unroll), BLOCKS.packed.unroll)
     early = t.select_int(first, t.smin(whole, BLOCKS.packed.unroll * prefetched_rows(tile)), 0)
     residual = [Ptr("%r")] if tile.epilogue.residual else []
@@ -132,15 +132,15 @@ class _MicroKernel(VectorBuilder):
 
     def _prefetch(self, ahead: Sequence[Ptr]) -> list[Ptr]:
         """Prefetch lines; those of the next iteration."""
-        found: list[Ptr] = []
+        following: list[Ptr] = []
         for pointer in ahead[:1]:
             for line in range(self.prefetched):
                 self.prefetch(self.ptr_add(pointer, line * self.device.caches.line), level=2)
-            found.append(self.ptr_add(pointer, self.prefetched * self.device.caches.line))
+            following.append(self.ptr_add(pointer, self.prefetched * self.device.caches.line))
         for for_write, pointer in zip((True, False), ahead[1:], strict=False):
             self.prefetch(pointer, for_write=for_write)
-            found.append(self.ptr_add(pointer, I64("%area")))
-        return found
+            following.append(self.ptr_add(pointer, I64("%area")))
+        return following
 
     def _is_short(self, pointers: int) -> bool:
         """Whether a loop has no registers left for weights of the next channel, which LLVM loads early.
@@ -155,14 +155,14 @@ class _MicroKernel(VectorBuilder):
         """Add one channel. Where registers are short, the last weights are memory operands."""
         tile, filters = self.tile, self.tile.filters
         weights = [self.load(self.ptr_add(w, self.bytes * i)) for i in range(filters - short)]
-        found: list[Vec] = []
+        totals: list[Vec] = []
         for pixel in range(tile.pixels):
             seen = self.load_splat(self.ptr_add(x, 4 * pixel))
             own = sums[pixel * filters : (pixel + 1) * filters]
-            found += [self.fma(weight, seen, total) for weight, total in zip(weights, own, strict=False)]
+            totals += [self.fma(weight, seen, total) for weight, total in zip(weights, own, strict=False)]
             if short:
-                found.append(self.fma_memory(seen, self.ptr_add(w, self.bytes * (filters - 1)), own[-1]))
-        return found
+                totals.append(self.fma_memory(seen, self.ptr_add(w, self.bytes * (filters - 1)), own[-1]))
+        return totals
 
 
 # Packing.
@@ -185,7 +185,7 @@ def packed_bytes(tile: RegisterTile, channels: int) -> int:
 
 
 def pack_signature(tile: RegisterTile, form: str = "") -> Signature:
-    """The function for one form, or the one that is told which by its last argument."""
+    """The function for one form, or the one that takes it as its last argument."""
     name = f"panel_pack.{tile.device.lanes}.{tile.pixels}"
     which = () if form else (Parameter("i64", "which"),)
     return Signature(
@@ -252,8 +252,8 @@ def _second(tile: RegisterTile) -> Function:
                     t.load_masked(t.first_lanes(n), t.ptr_add(row, 4 * (2 * first + i * lanes))) if n else Vec("poison")
                     for i, n in enumerate(counts)
                 )
-                found = t.shuffle(low, high, range(0, 2 * lanes, 2))
-                t.store_masked(t.first_lanes(some), found, t.ptr_add(onto, 4 * first))
+                pixels = t.shuffle(low, high, range(0, 2 * lanes, 2))
+                t.store_masked(t.first_lanes(some), pixels, t.ptr_add(onto, 4 * first))
     return t.function(pack_signature(tile, "second"), linkage="internal")
 
 
@@ -362,7 +362,7 @@ class _Packed(PixelSource[PointwisePackedArgs]):
         self.panel_bytes = t.mul(a.channels, 4 * tile.block)
         self.unbiased = replace(tile, epilogue=replace(tile.epilogue, bias=False))
 
-    def pack(self, part: Part) -> None:
+    def pack(self, part: PixelSpan) -> None:
         """Pack what the pixels of a tile see, prefetching the first weights meanwhile."""
         t, tile, a = self.t, self.tile, self.a
         with t.when(once_for(t, SCRATCH, 0, part.number)):
@@ -379,8 +379,8 @@ class _Packed(PixelSource[PointwisePackedArgs]):
             full = t.and_(full_rows, t.icmp("eq", t.srem(part.count, tile.pixels), 0))
             second = t.and_(t.icmp("eq", a.column_step, 8), full)
             form = t.select_int(contiguous, CONTIGUOUS, t.select_int(second, SECOND, STRIDED))
-            given = (source, a.seen, a.channel_step, a.channels, part.count, a.where, following, form)
-            t.call(pack_signature(tile), *given)
+            arguments = (source, a.seen, a.channel_step, a.channels, part.count, a.where, following, form)
+            t.call(pack_signature(tile), *arguments)
 
     def multiply(self, at: Corner, results: Ptr) -> None:
         """Go through register tiles, and for each through the channels piece by piece: its sums stay in L1."""
@@ -455,17 +455,17 @@ class _Packed(PixelSource[PointwisePackedArgs]):
 # Selection.
 
 
-def pointwise_packed(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def pointwise_packed(conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernel of a convolution whose pixels see a pixel each, none of it outside the image."""
     of, limits = problem.geometry, LIMITS.packed
-    if of.window != (1, 1) or any(found.attrs["padding"]):
+    if of.window != (1, 1) or any(conv.attrs["padding"]):
         return Refused("window_is_1x1_without_padding", str(of.window))
     if (few := between("channels_pay_for_transposes", problem.channels, limits.fewest_channels)) is not None:
         return few
     if not problem.is_level:
         return LEVEL
     pixels = known(of.out[0]) * known(of.out[1]) if of.is_known else limits.any_pixels
-    tiles = [RegisterTile(device, *form, found.epilogue, True) for form in forms_of(device)]
+    tiles = [RegisterTile(device, *form, conv.epilogue, True) for form in forms_of(device)]
     best = min(tiles, key=lambda tile: _products(problem.filters, pixels, tile), default=None)
     if best is None:
         return Refused("device_has_embedded_broadcast", "no FMA that broadcasts a memory operand")
@@ -473,7 +473,7 @@ def pointwise_packed(found: Convolution, problem: ConvProblem, device: CpuDevice
         return Refused("filters_and_pixels_fill_lanes", f"{problem.filters} filters and {pixels} pixels")
     lines = BLOCKS.packed.lines if pixels >= BLOCKS.packed.few * best.pixels else BLOCKS.packed.many_lines
     code = partial(pointwise_packed_code, best, lines)
-    return [Candidate(packed(found, best.block), PointwisePacked(problem, best), code, "pointwise_packed")]
+    return [Candidate(packed(conv, best.block), PointwisePacked(problem, best), code, "pointwise_packed")]
 
 
 def _products(filters: int, pixels: int, tile: RegisterTile) -> int:

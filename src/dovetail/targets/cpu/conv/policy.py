@@ -260,7 +260,7 @@ class PointwiseBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedBlocks:
+class PackedPixels:
     """The kernel of packed pixels."""
 
     piece: int = 128
@@ -333,7 +333,7 @@ class ConvBlocks:
     kxk_apart: int = 64
     """Bytes between what two register tiles see: a vector may end there."""
     pointwise: PointwiseBlocks = PointwiseBlocks()
-    packed: PackedBlocks = PackedBlocks()
+    packed: PackedPixels = PackedPixels()
     winograd: WinogradBlocks = WinogradBlocks()
     conv1d: Conv1dBlocks = Conv1dBlocks()
     few_results: FewResultsBlocks = FewResultsBlocks()

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from dovetail.kernels.choice import Answer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.targets.cpu.conv.candidate import Found, with_bound_weights
+from dovetail.targets.cpu.conv.candidate import Candidates, with_bound_weights
 from dovetail.targets.cpu.conv.conv1d import offer_conv1d
 from dovetail.targets.cpu.conv.depthwise import depthwise
 from dovetail.targets.cpu.conv.direct import direct
@@ -29,7 +29,7 @@ from dovetail.targets.cpu.conv.winograd.rounding import schemes_for
 from dovetail.targets.cpu.conv.winograd.variant import winograd
 from dovetail.targets.runtime.selection import Row
 
-Finder: TypeAlias = Callable[[Convolution, ConvProblem, CpuDevice], Found]
+Finder: TypeAlias = Callable[[Convolution, ConvProblem, CpuDevice], Candidates]
 """The kernels of an engine for a problem, or the condition that refuses it."""
 
 
@@ -41,13 +41,13 @@ def _answer(find: Finder, of: StepProblem[CpuDevice]) -> Answer:
     read = of.once(with_bound_weights)
     if isinstance(read, Refused):
         return read
-    found, problem = read
-    made = find(found.convolution, problem, of.device)
-    if isinstance(made, Refused):
-        return made
-    given = [replace(one, shared=found.shared) for one in made]
-    refusals = [one.tiler.declines(one.tiler.problem) if one.is_known else None for one in given]
-    offers = [one.offer() for one, refusal in zip(given, refusals, strict=True) if refusal is None]
+    conv, problem = read
+    candidates = find(conv.convolution, problem, of.device)
+    if isinstance(candidates, Refused):
+        return candidates
+    sharing = [replace(one, shared=conv.shared) for one in candidates]
+    refusals = [one.tiler.declines(one.tiler.problem) if one.is_known else None for one in sharing]
+    offers = [one.offer() for one, refusal in zip(sharing, refusals, strict=True) if refusal is None]
     return offers or next(refusal for refusal in refusals if refusal is not None)
 
 

@@ -34,18 +34,18 @@ def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
     ones = (1,) * len(window)
     steps = locations(x).strides
     geometry = ConvGeometry.of(x.shape[2:], steps[2:], plain.result.shape[2:], window, ones, attrs["dilations"], before)
-    made = with_epilogue(plain, of)
-    if isinstance(made, Refused):
-        return made
-    found = made.convolution
-    tile = PixelTile.of(device, filters, found.epilogue, geometry.taps == 1, True)
+    extended = with_epilogue(plain, of)
+    if isinstance(extended, Refused):
+        return extended
+    conv = extended.convolution
+    tile = PixelTile.of(device, filters, conv.epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
-    bound = bindings(found, weights, tile.filters)
+    bound = bindings(conv, weights, tile.filters)
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
-    strides = () if found.row_steps is None else tuple(found.row_steps.strides.items())
+    strides = () if conv.row_steps is None else tuple(conv.row_steps.strides.items())
     problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), strides=strides)
     tiler = Direct(problem, tile, apart)
-    return Candidate(bound, tiler, lambda: direct_code(tile), "direct", made.shared).offer()
+    return Candidate(bound, tiler, lambda: direct_code(tile), "direct", extended.shared).offer()
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class _Kernels:
 
     def factor(self, name: str, view: Value, factor: Factor, *, along_k: bool) -> MatrixLayout:
         """A factor as the library reads it: where it is, or a copy."""
-        value, writer, dtype = self.writer.found.operand(view), self.writer, view.dtype
+        value, writer, dtype = self.writer.contraction.operand(view), self.writer, view.dtype
         leading, (along, across, *_) = _leading(factor, along_k=along_k), _lines(factor, along_k=along_k)
         assert leading is not None, "it was checked"
         if not self.moves(value):

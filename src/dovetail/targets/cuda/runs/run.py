@@ -33,10 +33,10 @@ from dovetail.targets.gpu.steps import (
     has_late_sizes,
     kernels_by_step,
     locations_of,
+    needed_steps,
     placed,
-    wanted_steps,
 )
-from dovetail.targets.gpu.stored import Steps
+from dovetail.targets.gpu.stored import StoredSteps
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.building.store import CodeStore
 
@@ -99,7 +99,7 @@ class CudaGraph:
         plan: Plan,
         device: Callable[[], Driver] = driver,
         store: CodeStore | None = None,
-        built: tuple[Steps, dict[str, str]] | None = None,
+        built: tuple[StoredSteps, dict[str, str]] | None = None,
         tune: str = TUNE_OFF,
         libraries: str = OFF,
     ) -> None:
@@ -108,20 +108,20 @@ class CudaGraph:
         self._built = built
         self._lock = Lock()
 
-    def built(self, device: Driver) -> tuple[Steps, dict[str, str]]:
+    def built(self, device: Driver) -> tuple[StoredSteps, dict[str, str]]:
         """The kernels of each step of the run phase, and the PTX of each of their texts."""
         with self._lock:
             if self._built is None:
                 self._built = self._compiled(device)
             return self._built
 
-    def _compiled(self, device: Driver, *, may_persist: bool = True) -> tuple[Steps, dict[str, str]]:
+    def _compiled(self, device: Driver, *, may_persist: bool = True) -> tuple[StoredSteps, dict[str, str]]:
         plan, description = self.plan, device.description
         request = replace(request_of(plan, description), may_persist=may_persist, traced=device.traced)
         steps = tuple([kernels for _, kernels in steps_of(plan, device=description, request=request)])
         return steps, ptx_of([kernel for kernels in steps for kernel in kernels or ()], device, self.store)
 
-    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, KernelFunction]]:
+    def _loaded(self, device: Driver) -> tuple[StoredSteps, Mapping[str, KernelFunction]]:
         """The kernels of each step, and each as a function of the device by its text.
 
         Blocks that wait for each other must all run at once. Where the device does not hold them, layers are launches.
@@ -139,7 +139,7 @@ class CudaGraph:
                 return steps, self._functions(steps, ptx, device)
         return steps, functions
 
-    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, KernelFunction]:
+    def _functions(self, steps: StoredSteps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, KernelFunction]:
         modules = modules_of(ptx.values(), device, self.store)
         functions: dict[str, KernelFunction] = {}
         for kernel in [kernel for kernels in steps for kernel in kernels or ()]:
@@ -152,8 +152,8 @@ class CudaGraph:
         return functions
 
     def _with_library(
-        self, device: Driver, steps: Steps, functions: Mapping[str, KernelFunction]
-    ) -> tuple[Steps, Mapping[str, KernelFunction | LibraryProduct]]:
+        self, device: Driver, steps: StoredSteps, functions: Mapping[str, KernelFunction]
+    ) -> tuple[StoredSteps, Mapping[str, KernelFunction | LibraryProduct]]:
         """The kernels of each step and what runs each of their texts, with products by cuBLASLt where it is faster."""
         if self.libraries == OFF or not any(map(is_product, steps)):
             return steps, functions
@@ -177,7 +177,7 @@ class CudaGraph:
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
-        needed = wanted_steps(plan, steps)
+        needed = needed_steps(plan, steps)
         memory.run(needed)
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []

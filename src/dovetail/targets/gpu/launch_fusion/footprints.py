@@ -55,14 +55,14 @@ class Footprints:
         # A kernel that works in place finds its operand where its result is.
         overwritten = {over for step in steps for over in taken(step)}
         apart = [v for step in steps if not taken(step) for v in step.results]
-        found = [v for v in apart if self.readers.get(v) == inside.get(v) and v not in overwritten]
-        dense = [v for v in found if v.tensor.is_static and self.is_whole(v)]
+        own = [v for v in apart if self.readers.get(v) == inside.get(v) and v not in overwritten]
+        dense = [v for v in own if v.tensor.is_static and self.is_whole(v)]
         return dict(zip(dense, aligned(*(v.tensor.bytes for v in dense)), strict=False))
 
     def read_by(self, step: Step, some: Set[int], last: int) -> bool:
         """Whether the results of a step are read by some steps alone, and by those after the last of these."""
-        found = [number for result in step.results for number in self.reading.get(result, ())]
-        return all([number in some or number > last for number in found])
+        readers = [number for result in step.results for number in self.reading.get(result, ())]
+        return all([number in some or number > last for number in readers])
 
     def are_repeatable(self, small: Sequence[GpuKernel], large: GpuKernel, inner: Mapping[Value, Size]) -> bool:
         """Whether each block of a kernel may run others first, whatever other blocks do: nothing is read that another
@@ -95,34 +95,34 @@ class Footprints:
     def waits(self, kernels: Sequence[GpuKernel]) -> list[frozenset[int]]:
         """For each kernel the numbers of the earlier ones that it must wait for."""
         sets = [(self.used(one), self.written(one)) for one in kernels]
-        found: list[frozenset[int]] = []
+        waits: list[frozenset[int]] = []
         for index, (uses, writes) in enumerate(sets):
             before = enumerate(sets[:index])
-            found.append(frozenset([i for i, (used, wrote) in before if wrote & uses or used & writes]))
-        return found
+            waits.append(frozenset([i for i, (used, wrote) in before if wrote & uses or used & writes]))
+        return waits
 
-    def used(self, made: GpuKernel) -> set[Value]:
+    def used(self, kernel: GpuKernel) -> set[Value]:
         """The memory that a kernel reads or writes."""
-        return self.storages(made.bindings.values())
+        return self.storages(kernel.bindings.values())
 
-    def written(self, made: GpuKernel) -> set[Value]:
+    def written(self, kernel: GpuKernel) -> set[Value]:
         """The memory that a kernel writes."""
-        return self.storages([v for n, v in made.bindings.items() if n in made.kernel.written])
+        return self.storages([v for n, v in kernel.bindings.items() if n in kernel.kernel.written])
 
     def read_where_written(
         self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
     ) -> dict[str, str]:
         """For each pointer that stages write the one through which a kernel reads the same memory from its start."""
         read = [pointers[n] for n in large.kernel.pointers if n not in large.kernel.written and pointers[n] in bindings]
-        found: dict[str, str] = {}
+        same_memory: dict[str, str] = {}
         for stage in stages:
             for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
                 memory = self.storage(bindings[name])
                 same = [n for n in read if self.storage(bindings[n]) is memory]
                 starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
                 if len(same) == 1 and all(starts):
-                    found[name] = same[0]
-        return found
+                    same_memory[name] = same[0]
+        return same_memory
 
     def storages(self, values: Iterable[Value]) -> set[Value]:
         """The memory of tensors."""
@@ -138,9 +138,9 @@ class Footprints:
                 return root
             root = self.plan.root_of(over)
 
-    def read_of(self, step: Step, made: GpuKernel) -> list[tuple[str, Value]]:
+    def read_of(self, step: Step, kernel: GpuKernel) -> list[tuple[str, Value]]:
         """The results of a step that a kernel reads, or views of them, by its pointers."""
-        return [(name, v) for name, v in made.bindings.items() if self.plan.root_of(v) in step.results]
+        return [(name, v) for name, v in kernel.bindings.items() if self.plan.root_of(v) in step.results]
 
 
 def taken(step: Step) -> list[Value]:
@@ -150,10 +150,10 @@ def taken(step: Step) -> list[Value]:
 
 def aligned(*counts: Size) -> list[Size]:
     """Where arrays of these sizes start, one after the other, and the end of all."""
-    found: list[Size] = [0]
+    starts: list[Size] = [0]
     for count in counts:
-        found.append(found[-1] + (count + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
-    return found
+        starts.append(starts[-1] + (count + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
+    return starts
 
 
 __all__ = ["Footprints", "aligned", "taken"]

@@ -37,17 +37,17 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
 )
 from dovetail.targets.gpu.launch_fusion.near_constants import constants_ahead, rooms_of_constants
 from dovetail.targets.gpu.launch_fusion.near_launches import NearLaunches
-from dovetail.targets.gpu.launch_fusion.normed_products import Made, with_normed_rows
+from dovetail.targets.gpu.launch_fusion.normed_products import LaunchedStep, with_normed_rows
 from dovetail.targets.gpu.launch_fusion.norms_between import NormsBetween
 from dovetail.targets.gpu.launch_fusion.row_launches import RowLaunches
 from dovetail.targets.gpu.launch_fusion.side_steps import SideSteps
 from dovetail.targets.gpu.loops import SHAPE
-from dovetail.targets.gpu.persistent.choice import Prices, Residency, levels_told
+from dovetail.targets.gpu.persistent.choice import Prices, Residency, levels_text
 from dovetail.targets.gpu.persistent.norms import NormedTiles
 from dovetail.targets.gpu.persistent.products import by_warps, request_of_parts
-from dovetail.targets.gpu.persistent.repetition import Repetition, Steps, key_of, longest_repetition
+from dovetail.targets.gpu.persistent.repetition import LaunchedSteps, Repetition, key_of, longest_repetition
 from dovetail.targets.gpu.persistent.runs import IS_APART as READ_APART
-from dovetail.targets.gpu.persistent.runs import ResidentRuns
+from dovetail.targets.gpu.persistent.runs import PersistentRuns
 from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
 from dovetail.targets.gpu.select import Selection, finished, make_kernels
 
@@ -144,7 +144,7 @@ class LaunchFusion:
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
     normed: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, GpuKernel | None])
     """Products with the norm before them, by what they are made of."""
-    told: LaunchChoices = field(default_factory=LaunchChoices)
+    choices: LaunchChoices = field(default_factory=LaunchChoices)
     residency: Residency | None = None
     """What was chosen for layers that repeat; None where that is off."""
 
@@ -153,9 +153,9 @@ class LaunchFusion:
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
-        known, told = (self.memory, self.selection, self._kept), self.told
-        alone = self._with_prologues(SideSteps(*known).joined(RowLaunches(*known).shared(steps)), told)
-        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, told=told).launched(alone))
+        known, choices = (self.memory, self.selection, self._kept), self.choices
+        alone = self._with_prologues(SideSteps(*known).joined(RowLaunches(*known).shared(steps)), choices)
+        alone = NormsBetween(*known, choices=choices).joined(NearLaunches(*known, choices=choices).launched(alone))
         ahead = self.selection.locations, AT_ONCE * self.selection.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.selection.device.cooperative == "off" or not self.selection.request.may_persist:
@@ -164,39 +164,43 @@ class LaunchFusion:
         if order != sorted(order):
             own = replace(self, order=[steps[number][0] for number in order], normed={}, residency=None)
         joined = own._with_prologues([steps[number] for number in order], LaunchChoices())
-        resident = own._as_passes(joined, [launched[number] for number in order])
+        persistent = own._as_passes(joined, [launched[number] for number in order])
         self.residency = own.residency and replace(own.residency, steps=[order[at] for at in own.residency.steps])
-        if resident is None:
+        if persistent is None:
             return tuple(launched)
-        return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
+        return tuple(in_order(own._sharing(persistent), order, [step for step, _ in steps]))
 
-    def _with_prologues(self, steps: Steps, told: LaunchChoices) -> list[tuple[Step, Kernels]]:
+    def _with_prologues(self, steps: LaunchedSteps, choices: LaunchChoices) -> list[tuple[Step, Kernels]]:
         """Steps with those that they join."""
-        found = [*steps]
+        joined_steps = [*steps]
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
-            joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others), told)
+            if kernels is None or others is None:
+                continue
+            joined = self._joined((step, kernels), (after, others), choices)
             if isinstance(joined, Refused):
-                told.tell([step] if kernels and kernels[0].kernel.kind == KernelKind.ROWS else [], PROLOGUE, joined)
+                is_rows = kernels and kernels[0].kernel.kind == KernelKind.ROWS
+                choices.record([step] if is_rows else [], PROLOGUE, joined)
             elif joined is not None:
-                if found[index] is not steps[index]:
-                    found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
-                    told.undo(steps[index - 1][0], HAS_NONE.refused("a step that is a prologue itself"))
-                found[index], found[index + 1] = (step, None), (after, (joined,))
-        return found
+                if joined_steps[index] is not steps[index]:
+                    # A step with a prologue is no prologue itself: the step before it would be lost.
+                    joined_steps[index - 1] = steps[index - 1]
+                    choices.undo(steps[index - 1][0], HAS_NONE.refused("a step that is a prologue itself"))
+                joined_steps[index], joined_steps[index + 1] = (step, None), (after, (joined,))
+        return joined_steps
 
-    def _sharing(self, steps: Steps) -> list[tuple[Step, Kernels]]:
+    def _sharing(self, steps: LaunchedSteps) -> list[tuple[Step, Kernels]]:
         """Small steps that follow each other with one kernel for all of them."""
-        found = [*steps]
-        for run in self._runs(found):
-            made = self._as_stages([found[i] for i in run])
+        shared = [*steps]
+        for run in self._runs(shared):
+            kernel = self._as_stages([shared[i] for i in run])
             for i in run:
-                found[i] = (found[i][0], (made,) if i == run[-1] else None)
-        return found
+                shared[i] = (shared[i][0], (kernel,) if i == run[-1] else None)
+        return shared
 
-    def _as_passes(self, steps: Steps, launched: Steps) -> Steps | None:
+    def _as_passes(self, steps: LaunchedSteps, launched: LaunchedSteps) -> LaunchedSteps | None:
         """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
-        found = [*steps]
-        again = longest_repetition([key_of(kernels) for _, kernels in found])
+        parts = [*steps]
+        again = longest_repetition([key_of(kernels) for _, kernels in parts])
         if again is None:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
@@ -206,53 +210,61 @@ class LaunchFusion:
         )
         if self.residency is None or self.residency.refused is not None:
             return None
-        by_warps(found, again, self.selection)
-        made = self._composed([*found], steps, launched, again, joins=True)
-        if isinstance(made, Refused) and self.normed and self.residency.refused is None:
-            made = self._composed(found, steps, launched, again, joins=False)
-        if not isinstance(made, Refused):
-            return made
-        self.residency = replace(self.residency, refused=made)
+        by_warps(parts, again, self.selection)
+        composed = self._composed([*parts], steps, launched, again, joins=True)
+        if isinstance(composed, Refused) and self.normed and self.residency.refused is None:
+            composed = self._composed(parts, steps, launched, again, joins=False)
+        if not isinstance(composed, Refused):
+            return composed
+        self.residency = replace(self.residency, refused=composed)
         return None
 
     def _composed(
-        self, found: list[tuple[Step, Kernels]], steps: Steps, launched: Steps, again: Repetition, *, joins: bool
-    ) -> Steps | Refused:
+        self,
+        parts: list[tuple[Step, Kernels]],
+        steps: LaunchedSteps,
+        launched: LaunchedSteps,
+        again: Repetition,
+        *,
+        joins: bool,
+    ) -> LaunchedSteps | Refused:
         """Layers as one kernel, with or without norms within the products after them."""
-        NormedTiles(self.memory, self.selection, self.normed, self._kept).join(found, again, joins=joins)
-        request = request_of_parts(found, again, self.selection)
-        for index in range(1, len(found)):
-            self._take_stages(found, index, request)
-        repeated = longest_repetition([key_of(kernels) for _, kernels in found])
+        NormedTiles(self.memory, self.selection, self.normed, self._kept).join(parts, again, joins=joins)
+        request = request_of_parts(parts, again, self.selection)
+        for index in range(1, len(parts)):
+            self._take_stages(parts, index, request)
+        repeated = longest_repetition([key_of(kernels) for _, kernels in parts])
         if joins and self.normed and repeated is None:
             return Refused("layers_repeat", "norms within products of some layers alone")
         again = repeated or again
-        made = self._as_one(found, steps, launched, again)
-        if isinstance(made, Refused) and made.condition == READ_APART and again.covered % again.length:
+        composed = self._as_one(parts, steps, launched, again)
+        if isinstance(composed, Refused) and composed.condition == READ_APART and again.covered % again.length:
             # Of a pass that ends early less is in memory of its own: that layer is launched.
-            made = self._as_one(found, steps, launched, replace(again, covered=again.passes * again.length))
-        return made
+            composed = self._as_one(parts, steps, launched, replace(again, covered=again.passes * again.length))
+        return composed
 
-    def _as_one(self, found: Steps, steps: Steps, launched: Steps, again: Repetition) -> Steps | Refused:
+    def _as_one(
+        self, parts: LaunchedSteps, steps: LaunchedSteps, launched: LaunchedSteps, again: Repetition
+    ) -> LaunchedSteps | Refused:
         prices = Prices(self.selection)
         seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
-        least = prices.least([found[at] for at in again.steps])
+        least = prices.least([parts[at] for at in again.steps])
         refused = self._judge(again, seconds, least, "a level for each kernel")
         if refused is not None:
             return refused  # a kernel of all layers is not made to be thrown away
 
-        def judge(kernel: Kernel, one: Steps) -> Refused | None:
-            return self._judge(again, seconds, prices.resident(one, kernel) * passes, levels_told(kernel))
+        def judge(kernel: Kernel, one: LaunchedSteps) -> Refused | None:
+            return self._judge(again, seconds, prices.persistent(one, kernel) * passes, levels_text(kernel))
 
-        return ResidentRuns(self.memory, self.selection).fused(found, steps, again, judge)
+        return PersistentRuns(self.memory, self.selection).fused(parts, steps, again, judge)
 
-    def _judge(self, again: Repetition, launched: float, resident: float, levels: str) -> Refused | None:
+    def _judge(self, again: Repetition, launched: float, persistent: float, levels: str) -> Refused | None:
         """Keep both estimates; what refuses passes by them."""
-        known = Residency(len(again.every), launched, resident, levels, None, again.steps)
+        known = Residency(len(again.every), launched, persistent, levels, None, again.steps)
         self.residency = known.judged if self.selection.device.cooperative == "auto" else known
         return self.residency.refused
 
-    def _joined(self, before: Made, after: Made, told: LaunchChoices) -> GpuKernel | Refused | None:
+    def _joined(self, before: LaunchedStep, after: LaunchedStep, choices: LaunchChoices) -> GpuKernel | Refused | None:
         """A step with the one before it as its prologue, or why not; None where one does not read the other."""
         (step, kernels), (next_step, others) = before, after
         if len(kernels) != 1 or len(others) != 1 or self._is_small(next_step, others):
@@ -262,7 +274,7 @@ class LaunchFusion:
         if read is None or isinstance(read, Refused):
             return read
         # Blocks that scale their sums read little more, however many take turns.
-        known = self.selection, self.stages, self._kept, told
+        known = self.selection, self.stages, self._kept, choices
         if (normed := with_normed_rows(before, after, read.pointer, *known, keeps=read.keep)) is not None:
             return normed
         at_once = isinstance(grid, int) and grid <= AT_ONCE * self.selection.device.multiprocessors
@@ -272,16 +284,18 @@ class LaunchFusion:
         # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
         constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
         ahead = rooms_of_constants(constants, self.selection.locations)
-        given = large.kernel, prologue, read.pointer, read.names, read.counts
-        made = self._kept(
+        operands = large.kernel, prologue, read.pointer, read.names, read.counts
+        joined = self._kept(
             (small.kernel.identity, large.kernel.identity, read.keep, *read.names.values()),
             read.bindings,
-            lambda: with_prologue(*given, result=read.result, keep=read.keep, ahead=ahead),
+            lambda: with_prologue(*operands, result=read.result, keep=read.keep, ahead=ahead),
             packed=large.packed,
         )
-        fits = made.launch.shared_bytes <= self.selection.device.shared_bytes
-        told.tell([step], PROLOGUE, refused := None if fits else FITS.refused(f"{made.launch.shared_bytes:,} bytes"))
-        return refused or replace(made, checks=large.checks)
+        fits = joined.launch.shared_bytes <= self.selection.device.shared_bytes
+        choices.record(
+            [step], PROLOGUE, refused := None if fits else FITS.refused(f"{joined.launch.shared_bytes:,} bytes")
+        )
+        return refused or replace(joined, checks=large.checks)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
         """The kernel of a step as one block of `threads` threads runs it."""
@@ -292,8 +306,8 @@ class LaunchFusion:
         shape = replace(SHAPE, threads=threads, row_warps=warps, row_threads=threads, warp_elements=longest)
         return self._stage(step, small, shape, warps)
 
-    def _stage(self, step: Step, made: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
-        key = made.kernel.identity, shape
+    def _stage(self, step: Step, kernel: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
+        key = kernel.kernel.identity, shape
         if key not in self.stages:
             request = Request(shape=shape)
             kernels = [again.kernel for again in make_kernels(step, self.selection, request)]
@@ -301,7 +315,7 @@ class LaunchFusion:
             self.stages[key] = kernels[0] if fits else None
         return self.stages[key]
 
-    def _runs(self, steps: Steps) -> Iterator[list[int]]:
+    def _runs(self, steps: LaunchedSteps) -> Iterator[list[int]]:
         """Steps that follow each other and are small."""
         run: list[int] = []
         for index, (step, kernels) in enumerate([*steps, (None, None)]):
@@ -318,15 +332,15 @@ class LaunchFusion:
             return False
         return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.selection.device.cluster) is not None
 
-    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int, request: Request) -> None:
+    def _take_stages(self, steps: list[tuple[Step, Kernels]], last: int, request: Request) -> None:
         """Let each block of a step run the small steps before it, where nothing needs them before it does."""
-        large = self._taker(*found[last])
+        large = self._taker(*steps[last])
         if large is None:
             return
-        large = self._as_part(found[last][0], large, request)
+        large = self._as_part(steps[last][0], large, request)
         own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
         for index in reversed(range(max(0, last - MOST_STAGES), last)):
-            step, kernels = found[index]
+            step, kernels = steps[index]
             if kernels is None or not self._is_small(step, kernels):
                 break
             stage = self._in_one_block(step, kernels[0], large.launch.block)
@@ -335,11 +349,11 @@ class LaunchFusion:
             elif any(self.memory.must_wait(small, kernels[0]) for _, small, _ in own.values()):
                 return
         stages = [own[index] for index in sorted(own)]
-        made = self._with_stages(stages, found[last][0], large) if stages else None
-        if made is not None:
-            found[last] = (found[last][0], (made,))
+        joined = self._with_stages(stages, steps[last][0], large) if stages else None
+        if joined is not None:
+            steps[last] = (steps[last][0], (joined,))
             for index, (step, _, _) in own.items():
-                found[index] = (step, None)
+                steps[index] = (step, None)
 
     def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
         """The kernel of an attention whose blocks may run others first: all of them run at once. Blocks of a product
@@ -347,17 +361,21 @@ class LaunchFusion:
         attended = attends(step.value, self.selection.locations)
         if kernels is None or len(kernels) != 1 or not attended or self._is_small(step, kernels):
             return None
-        made, launch = kernels[0], kernels[0].launch
+        kernel, launch = kernels[0], kernels[0].launch
         at_once = isinstance(launch.grid, int) and launch.grid <= self.selection.device.multiprocessors
-        return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
+        return kernel if at_once and not kernel.packed and not kernel.counters and takes_stages(kernel.kernel) else None
 
     def _as_part(self, step: Step, large: GpuKernel, request: Request) -> GpuKernel:
-        """A kernel as a part of a resident kernel, where more blocks than those of a cluster wait for each other."""
+        """A kernel as a part of a persistent kernel, where more blocks than those of a cluster wait for each other."""
         key = "part", large.kernel.identity
         if key not in self.known:
-            made = make_kernels(step, self.selection, request)
-            fits = len(made) == 1 and made[0].bindings.keys() == large.bindings.keys() and takes_stages(made[0].kernel)
-            self.known[key] = made[0] if fits else large
+            kernels = make_kernels(step, self.selection, request)
+            fits = (
+                len(kernels) == 1
+                and kernels[0].bindings.keys() == large.bindings.keys()
+                and takes_stages(kernels[0].kernel)
+            )
+            self.known[key] = kernels[0] if fits else large
         return replace(self.known[key], bindings=large.bindings)
 
     def _with_stages(
@@ -371,13 +389,13 @@ class LaunchFusion:
         bindings: dict[str, Value] = {}
         rooms: dict[str, Alloc] = {}
 
-        def named(made: GpuKernel) -> dict[str, str] | None:
-            found: dict[str, str] = {}
-            for name in made.kernel.pointers:
-                bound: Value | str = "status" if name in made.checks else made.bindings.get(name, name)
+        def named(kernel: GpuKernel) -> dict[str, str] | None:
+            pointers: dict[str, str] = {}
+            for name in kernel.kernel.pointers:
+                bound: Value | str = "status" if name in kernel.checks else kernel.bindings.get(name, name)
                 at = self.selection.locations(bound) if isinstance(bound, Value) else None
                 is_inner = at is not None and at.root in inner
-                found[name] = whole = names.setdefault(at.root if at and is_inner else bound, f"x{len(names)}")
+                pointers[name] = whole = names.setdefault(at.root if at and is_inner else bound, f"x{len(names)}")
                 if at is not None and is_inner:
                     count = product(at.root.shape)
                     if at.offset != 0 or not isinstance(count, int):
@@ -385,7 +403,7 @@ class LaunchFusion:
                     rooms[whole] = Alloc(f"room_{whole}", at.root.dtype, count, "shared")
                 elif isinstance(bound, Value):
                     bindings[whole] = bound
-            return found
+            return pointers
 
         small = [one for _, one, _ in own]
         levels, waits = self.memory.levels(small), self.memory.waits(small)
@@ -413,25 +431,25 @@ class LaunchFusion:
             constant = {name for name, v in bindings.items() if self.selection.locations.is_constant(v)}
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
-        made = self._kept(key, bindings, composed, workspace)
-        fits = made.launch.shared_bytes <= self.selection.device.shared_bytes
-        return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
+        joined = self._kept(key, bindings, composed, workspace)
+        fits = joined.launch.shared_bytes <= self.selection.device.shared_bytes
+        return replace(joined, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
 
-    def _as_stages(self, steps: Steps) -> GpuKernel:
+    def _as_stages(self, steps: LaunchedSteps) -> GpuKernel:
         """One kernel for several small steps."""
-        made: list[tuple[GpuKernel, Kernel]] = []
+        staged: list[tuple[GpuKernel, Kernel]] = []
         for step, kernels in steps:
             assert kernels is not None, "a run has small steps alone"
             stage = self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.selection.device.cluster)
             assert stage is not None, "it was checked"
-            made.append((kernels[0], stage))
+            staged.append((kernels[0], stage))
         inner = self.memory.inner([step for step, _ in steps])
         names: dict[Value | str, str] = {}
         stages: list[Stage] = []
         bindings: dict[str, Value] = {}
         workspace: dict[str, Size] = {}
-        levels = self.memory.levels([one for one, _ in made])
-        for (one, kernel), level in zip(made, levels, strict=True):
+        levels = self.memory.levels([one for one, _ in staged])
+        for (one, kernel), level in zip(staged, levels, strict=True):
             own: dict[str, str] = {}
             for name in kernel.pointers:
                 bound: Value | str = name if name in one.checks else one.bindings[name]
@@ -454,8 +472,8 @@ class LaunchFusion:
             constant = {name for name, v in bindings.items() if self.selection.locations.is_constant(v)}
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
-        found = self._kept(key, bindings, composed, workspace)
-        return replace(found, checks=checks, workspace_bytes=aligned(*(v.tensor.bytes for v in inner))[-1])
+        joined = self._kept(key, bindings, composed, workspace)
+        return replace(joined, checks=checks, workspace_bytes=aligned(*(v.tensor.bytes for v in inner))[-1])
 
     def _kept(
         self,

@@ -1,15 +1,14 @@
-"""Ways for a step without a launch of its own: whether each is taken, and the named condition that refuses it.
+"""Variants of a step without a launch of its own: whether each is taken, and the named condition that refuses it.
 
-A step may be computed within the product after it, between two products, or with the product before it. What is told
-of each way is what `dovetail why` and `dovetail explain --all` show: the condition, what was found and expected, and
-what would change it.
+A step may be computed within the product after it, between two products, or with the product before it. `dovetail
+why` and `dovetail explain --all` show for each variant the condition, what was found and expected, and what would
+change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
-from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
@@ -17,16 +16,15 @@ from dovetail.kernels.choice import Refused
 from dovetail.plan.plan import Step
 from dovetail.targets.target import Considered
 
-Told: TypeAlias = tuple[Considered, ...]
 KIND = "launches"
 """Of these rows in a report."""
 LAUNCH = "launch"
-"""The way of a step with a launch."""
+"""The variant of a step with a launch."""
 WITHIN, BETWEEN, SCALED, PROLOGUE, HEADS = (
     *("within_product", "between_products", "scaled_sums", "prologue", "with_heads_of_product"),
 )
-"""The other ways: in the product after a step, whose weights are near; a norm between two products; a norm as the scale
-of the sums of a product with few rows; in each block of the kernel after it; with the heads of the product before."""
+"""The other variants: in the product after a step, whose weights are near; a norm between two products; a norm as the
+scale of the sums of a skinny GEMM; in each block of the kernel after it; with the heads of the product before."""
 _INSTEAD = {
     WITHIN: "the blocks of the product after it compute it in less time",
     BETWEEN: "the product before it leaves squares, and the one after it scales its sums",
@@ -38,14 +36,14 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A condition of a way, and what would change it."""
+    """A condition of a variant, and what would change it."""
 
     condition: str
     expected: str
     change: str
 
-    def refused(self, found: str) -> Refused:
-        return Refused(self.condition, found, self.expected, self.change)
+    def refused(self, actual: str) -> Refused:
+        return Refused(self.condition, actual, self.expected, self.change)
 
 
 IS_APART = Need(
@@ -72,42 +70,42 @@ FITS = Need("shared_memory_is_enough", "tiles that fit shared memory", "narrower
 
 @dataclass(slots=True)
 class LaunchChoices:
-    """What was found of each way for the steps of a plan."""
+    """The variants considered for the steps of a plan."""
 
-    ways: dict[Value, dict[str, Considered]] = field(default_factory=dict[Value, dict[str, Considered]])
+    variants: dict[Value, dict[str, Considered]] = field(default_factory=dict[Value, dict[str, Considered]])
     launched: dict[Value, float] = field(default_factory=dict[Value, float])
     """Seconds of steps with launches, where an estimate was compared with them."""
 
-    def tell(
+    def record(
         self,
         steps: Iterable[Step],
-        way: str,
+        variant: str,
         refused: Refused | None,
         seconds: float | None = None,
         launched: float | None = None,
     ) -> None:
-        """Keep whether a way is taken for steps, or what refuses it."""
-        taken = Considered(way, True, seconds=seconds, kind=KIND)
-        row = taken if refused is None else Considered.of(way, refused, KIND, seconds)
+        """Record whether steps take a variant, or what refuses it."""
+        taken = Considered(variant, True, seconds=seconds, kind=KIND)
+        row = taken if refused is None else Considered.of(variant, refused, KIND, seconds)
         for step in steps:
-            self.ways.setdefault(step.value, {})[way] = row
+            self.variants.setdefault(step.value, {})[variant] = row
             if launched is not None:
                 self.launched[step.value] = launched
 
     def undo(self, step: Step, refused: Refused) -> None:
         """Refuse what was taken for a step."""
-        for row in [*self.ways.get(step.value, {}).values()]:
+        for row in [*self.variants.get(step.value, {}).values()]:
             if row.taken:
-                self.tell([step], row.name, refused)
+                self.record([step], row.name, refused)
 
-    def of(self, step: Step) -> Told:
-        """Every way of a step that was tried, and its launch; nothing where none was."""
-        ways = self.ways.get(step.value)
-        if ways is None:
+    def of(self, step: Step) -> tuple[Considered, ...]:
+        """Return every variant of a step that was considered, and its launch; nothing where none was."""
+        variants = self.variants.get(step.value)
+        if variants is None:
             return ()
-        taken = next((row.name for row in ways.values() if row.taken), "")
+        taken = next((row.name for row in variants.values() if row.taken), "")
         reason = _INSTEAD.get(taken, "")
-        return (*ways.values(), Considered(LAUNCH, not taken, reason, self.launched.get(step.value), KIND))
+        return (*variants.values(), Considered(LAUNCH, not taken, reason, self.launched.get(step.value), KIND))
 
 
 __all__ = [
@@ -126,5 +124,4 @@ __all__ = [
     "WITHIN",
     "LaunchChoices",
     "Need",
-    "Told",
 ]

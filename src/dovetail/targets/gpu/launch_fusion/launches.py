@@ -11,7 +11,7 @@ from dovetail.plan.plan import Plan
 
 
 def request_of(plan: Plan, device: GpuDevice) -> Request:
-    """What is wanted of the kernels of a plan: launches, which start early where that pays.
+    """Return the request for the kernels of a plan: launches, which start early where that pays.
 
     They hide the launch of a kernel and the first reads of its weights. A kernel that multiplies much keeps its
     multiprocessor busy, and blocks of the next one take shared memory and registers from it.

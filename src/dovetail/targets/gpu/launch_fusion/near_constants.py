@@ -20,7 +20,7 @@ AHEAD_BYTES = 16 << 10
 
 def rooms_of_constants(bindings: Mapping[str, Value], locations: TensorLocations) -> dict[str, Alloc]:
     """Shared memory for each of some operands that is constant and small."""
-    found: dict[str, Alloc] = {}
+    rooms: dict[str, Alloc] = {}
     for name, value in bindings.items():
         at, count = locations(value), product(value.shape)
         if not locations.is_constant(value) or not isinstance(count, int):
@@ -28,8 +28,8 @@ def rooms_of_constants(bindings: Mapping[str, Value], locations: TensorLocations
         nbytes = count * value.dtype.itemsize
         fits = 0 < nbytes <= AHEAD_BYTES and nbytes % COPY_BYTES == 0 and is_dense(value.tensor, at.strides)
         if fits and locations.alignment({name: value})[name] % COPY_BYTES == 0:
-            found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
-    return found
+            rooms[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
+    return rooms
 
 
 def constants_ahead(kernels: Kernels, locations: TensorLocations, most: int, kept: Callable[..., GpuKernel]) -> Kernels:
@@ -37,13 +37,15 @@ def constants_ahead(kernels: Kernels, locations: TensorLocations, most: int, kep
     grid up to which that pays, and `kept` makes one kernel for equal layers."""
     if kernels is None or len(kernels) != 1 or not takes_constants_ahead(kernels[0].kernel):
         return kernels
-    (made,) = kernels
-    launch, rooms = made.kernel.launch, rooms_of_constants(made.bindings, locations)
+    (kernel,) = kernels
+    launch, rooms = kernel.kernel.launch, rooms_of_constants(kernel.bindings, locations)
     if not rooms or launch is None or not isinstance(launch.grid, int) or launch.grid > most:
         return kernels
-    key = "constants_ahead", made.kernel.identity
-    found = kept(key, made.bindings, lambda: with_constants_ahead(made.kernel, rooms), made.workspace, made.packed)
-    return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
+    key = "constants_ahead", kernel.kernel.identity
+    ahead = kept(
+        key, kernel.bindings, lambda: with_constants_ahead(kernel.kernel, rooms), kernel.workspace, kernel.packed
+    )
+    return (replace(ahead, checks=kernel.checks, workspace_bytes=kernel.workspace_bytes),)
 
 
 __all__ = ["constants_ahead", "rooms_of_constants"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
-from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
@@ -27,7 +26,7 @@ from dovetail.kernels.request import Request, Role
 from dovetail.kernels.timings.record import GemvTimings
 from dovetail.library import attention
 from dovetail.plan.plan import Step
-from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels, StepKernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
@@ -43,7 +42,6 @@ from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
 from dovetail.targets.gpu.persistent.norms import NormedTiles
 from dovetail.targets.gpu.select import Selection, make_kernels
 
-Made: TypeAlias = tuple[Step, Kernels]
 IS_FASTER = "fewer_launches_are_faster"
 """The condition that the estimates decide."""
 OVERLAPS = Need(
@@ -77,40 +75,40 @@ class NearLaunches:
     """Products with the norms that they take, by what they are made of: layers repeat."""
     heads: dict[Hashable, GpuKernel | Refused] = field(default_factory=dict[Hashable, "GpuKernel | Refused"])
     """The same with attentions."""
-    told: LaunchChoices = field(default_factory=LaunchChoices)
+    choices: LaunchChoices = field(default_factory=LaunchChoices)
 
-    def launched(self, whole: Sequence[Made]) -> list[Made]:
-        """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
+    def launched(self, whole: Sequence[StepKernels]) -> list[StepKernels]:
+        """The kernels of each step, with split-K products, or with norms and attentions in the products after
         them, where that takes less by the estimates."""
-        found = SplitProducts(self.memory, self.selection, self.kept).split(whole)
+        steps = SplitProducts(self.memory, self.selection, self.kept).split(whole)
         if not self.selection.request.starts_early:
             for at, (step, kernels) in enumerate(whole[:-1]):
                 if kernels is not None and (step.value.op is attention or self._is_normed(whole, at + 1)):
-                    self.told.tell([step], WITHIN, OVERLAPS.refused("launches in order"))
-            return found
-        for index in range(1, len(found)):
+                    self.choices.record([step], WITHIN, OVERLAPS.refused("launches in order"))
+            return steps
+        for index in range(1, len(steps)):
             if not self._is_normed(whole, index):
                 continue
-            made = self._normed(whole, found, index)
-            if isinstance(made, Refused):
-                self.told.tell([whole[index - 1][0]], WITHIN, made)
+            normed = self._normed(whole, steps, index)
+            if isinstance(normed, Refused):
+                self.choices.record([whole[index - 1][0]], WITHIN, normed)
                 continue
-            first, is_split = index + 1 - len(made), found[index][1] != whole[index][1]
-            found[first : index + 1] = [(found[first + i][0], kernels) for i, kernels in enumerate(made)]
-            if is_split and index + 1 < len(found):
-                found[index + 1] = whole[index + 1]  # it added up parts of this product
-        for index in range(1, len(found)):
-            (before, attends), (step, kernels) = found[index - 1 : index + 1]
+            first, is_split = index + 1 - len(normed), steps[index][1] != whole[index][1]
+            steps[first : index + 1] = [(steps[first + i][0], kernels) for i, kernels in enumerate(normed)]
+            if is_split and index + 1 < len(steps):
+                steps[index + 1] = whole[index + 1]  # it added up parts of this product
+        for index in range(1, len(steps)):
+            (before, attends), (step, kernels) = steps[index - 1 : index + 1]
             if before.value.op is not attention or attends is None:
                 continue
-            attended = self._attended(found[index - 1], (step, kernels), whole[index][1])
+            attended = self._attended(steps[index - 1], (step, kernels), whole[index][1])
             if isinstance(attended, Refused):
-                self.told.tell([before], WITHIN, attended)
+                self.choices.record([before], WITHIN, attended)
             else:
-                found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
-        return [(step, self._lone(step, kernels)) for step, kernels in found]
+                steps[index - 1 : index + 1] = [(before, None), (step, (attended,))]
+        return [(step, self._lone(step, kernels)) for step, kernels in steps]
 
-    def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
+    def _is_normed(self, whole: Sequence[StepKernels], index: int) -> bool:
         """Whether a step has a product, and the one before it computes rows."""
         (_, norm), (after, kernels) = whole[index - 1], whole[index]
         if norm is None or len(norm) != 1 or norm[0].kernel.kind != KernelKind.ROWS or not kernels:
@@ -124,24 +122,26 @@ class NearLaunches:
             has_rows(kernels[0].kernel) or (step.value.op is attention and self._may_crowd(kernels))
         ):
             return kernels
-        made = kernels[0]
-        launch = made.kernel.launch
+        kernel = kernels[0]
+        launch = kernel.kernel.launch
         assert launch is not None, "it was scheduled"
         launch = replace(
-            launch, shared_bytes=max(least_bytes(1, self.selection.device), shared_bytes(made.kernel.body))
+            launch, shared_bytes=max(least_bytes(1, self.selection.device), shared_bytes(kernel.kernel.body))
         )
-        key = "lone", made.kernel.identity
-        kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
-        return (replace(made, kernel=kept.kernel, code=kept.code),)
+        key = "lone", kernel.kernel.identity
+        kept = self.kept(key, kernel.bindings, lambda: replace(kernel.kernel, launch=launch))
+        return (replace(kernel, kernel=kept.kernel, code=kept.code),)
 
     def _may_crowd(self, kernels: Sequence[GpuKernel]) -> bool:
         """Whether most multiprocessors have one block of a launch, and none needs two."""
-        (made, *others), most = kernels, self.selection.device.multiprocessors
-        grid = made.launch.grid
-        is_plain = not others and not made.has_more and made.launch.cluster == 1
+        (kernel, *others), most = kernels, self.selection.device.multiprocessors
+        grid = kernel.launch.grid
+        is_plain = not others and not kernel.has_more and kernel.launch.cluster == 1
         return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
 
-    def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | Refused:
+    def _normed(
+        self, whole: Sequence[StepKernels], steps: Sequence[StepKernels], index: int
+    ) -> list[Kernels] | Refused:
         """The kernels of a product, of the norm before it and of the product before that, if that one changes; refused
         where they stay as they are."""
         (step, norm), (after, product) = whole[index - 1], whole[index]
@@ -155,20 +155,20 @@ class NearLaunches:
             return joined
         if self._disturbs(norm[0], large):
             return IS_APART.refused(_DISTURBED)
-        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + self._gemv.norm + self._gemv.norm_row
+        now, was = _cycles((joined,)), _cycles(steps[index][1]) + self._launch + self._gemv.norm + self._gemv.norm_row
         first = None
-        if found[index - 1][1] != norm:  # it adds up parts
+        if steps[index - 1][1] != norm:  # it adds up parts
             before, kernels = whole[index - 2]
             other = self._near(before, kernels)
             first = kernels if isinstance(other, Refused) else (other,)
-            now, was = now + _cycles(first), was + _cycles(found[index - 2][1])
+            now, was = now + _cycles(first), was + _cycles(steps[index - 2][1])
         slower = self._judged(step, now, was)
         if slower is not None:
             return slower
         kernels = (self._ahead(joined),)
         return [None, kernels] if first is None else [first, None, kernels]
 
-    def _attended(self, before: Made, after: Made, whole: Kernels) -> GpuKernel | Refused:
+    def _attended(self, before: StepKernels, after: StepKernels, whole: Kernels) -> GpuKernel | Refused:
         """A product with weights near whose blocks each compute the attention before it, a warp for each head; refused
         where they do not. `whole` are the kernels of the product as it was."""
         (step, attends), (next_step, products) = before, after
@@ -200,14 +200,14 @@ class NearLaunches:
             kernel = self._with_heads(result, small.kernel, large.kernel, read[0], names)
             refused = isinstance(kernel, Refused)
             self.heads[key] = kernel if refused else self.kept(key, bindings, lambda: kernel)
-        made = self.heads[key]
-        if isinstance(made, Refused):
-            return made
+        joined = self.heads[key]
+        if isinstance(joined, Refused):
+            return joined
         if self._disturbs(small, large):
             return IS_APART.refused(_DISTURBED)
         was = _cycles(products) + self._launch + self._gemv.attention + self._gemv.read
-        slower = self._judged(step, _cycles((made,)), was)
-        return slower or replace(made, bindings=bindings, checks=large.checks)
+        slower = self._judged(step, _cycles((joined,)), was)
+        return slower or replace(joined, bindings=bindings, checks=large.checks)
 
     def _with_heads(
         self, result: Value, small: Kernel, large: Kernel, read: str, names: dict[str, str]
@@ -221,44 +221,46 @@ class NearLaunches:
         if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
             # A tile would have rows of two attentions.
             return IN_HEADS.refused(f"{lead[-1]} sequences of {queries} queries")
-        found = HeadKernel.of(small, heads, queries)
-        if found is None:
+        head_kernel = HeadKernel.of(small, heads, queries)
+        if head_kernel is None:
             return IN_HEADS.refused("an attention that goes through keys in turns, or with other steps")
         written = small.written[0]
-        made = with_head_prologue(large, found, read, names, result=written, room=NEAR_ROWS, timings=self._gemv)
-        if made is None or made.launch is None:
+        joined = with_head_prologue(large, head_kernel, read, names, result=written, room=NEAR_ROWS, timings=self._gemv)
+        if joined is None or joined.launch is None:
             return IN_HEADS.refused("rows that the product has elsewhere")
-        return made if made.launch.shared_bytes <= self.selection.device.shared_bytes else FITS.refused(_bytes(made))
+        return (
+            joined if joined.launch.shared_bytes <= self.selection.device.shared_bytes else FITS.refused(_bytes(joined))
+        )
 
     def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | Refused:
         """A product with its weights near, with that many warps if it can; refused where it has none, or copies by
         tensor maps."""
         if kernels is None or len(kernels) != 1 or taken(step):
             return IS_NEAR.refused("a product in place" if taken(step) else "other kernels")
-        (made,) = kernels
-        launch, key = made.kernel.launch, (made.kernel.identity, warps)
-        if made.packed or made.kernel.maps or launch is None or not launch.cycles:
-            rows = "weights packed in tiles" if made.packed else "no tiles"
-            return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
+        (kernel,) = kernels
+        launch, key = kernel.kernel.launch, (kernel.kernel.identity, warps)
+        if kernel.packed or kernel.kernel.maps or launch is None or not launch.cycles:
+            rows = "weights packed in tiles" if kernel.packed else "no tiles"
+            return IS_NEAR.refused("copies by tensor maps, for many rows" if kernel.kernel.maps else rows)
         if key not in self.near:
             others = make_kernels(step, self.selection, Request(Role.WITH_PROLOGUE, starts_early=True, warps=warps))
             fits = len(others) == 1 and has_rows(others[0].kernel)
-            self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
+            self.near[key] = others[0] if fits and others[0].bindings.keys() == kernel.bindings.keys() else None
         other = self.near[key]
         return (
             IS_NEAR.refused("tiles that read weights in turns")
             if other is None
-            else replace(other, bindings=made.bindings)
+            else replace(other, bindings=kernel.bindings)
         )
 
-    def _ahead(self, made: GpuKernel) -> GpuKernel:
+    def _ahead(self, product: GpuKernel) -> GpuKernel:
         """A product with the gains of its norm in shared memory before the kernel before it has ended."""
-        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.selection.locations)
-        kernel = with_constants_first(made.kernel, rooms) if rooms else None
+        rooms = rooms_of_constants({n: product.bindings[n] for n in product.reread}, self.selection.locations)
+        kernel = with_constants_first(product.kernel, rooms) if rooms else None
         if kernel is None:
-            return made
-        kept = self.kept(("gains before weights", made.kernel.identity), made.bindings, lambda: kernel)
-        return replace(made, kernel=kept.kernel, code=kept.code)
+            return product
+        kept = self.kept(("gains before weights", product.kernel.identity), product.bindings, lambda: kernel)
+        return replace(product, kernel=kept.kernel, code=kept.code)
 
     @property
     def _gemv(self) -> GemvTimings:
@@ -274,25 +276,25 @@ class NearLaunches:
         return bool(self.memory.used(small) & self.memory.written(large))
 
     def _judged(self, step: Step, now: float, was: float) -> Refused | None:
-        """What refuses a step within the product after it by the estimates, in cycles; both are told."""
-        found, expected = (cycles / self.selection.device.hertz for cycles in (now, was))
+        """What refuses a step within the product after it by the estimates, in cycles; both are recorded."""
+        seconds, expected = (cycles / self.selection.device.hertz for cycles in (now, was))
         slower = Refused(
             IS_FASTER,
-            f"{found * 1e6:.2f} µs",
+            f"{seconds * 1e6:.2f} µs",
             f"less than {expected * 1e6:.2f} µs, as launches",
             "fewer rows: their blocks compute it again and again",
         )
         refused = None if now < was else slower
-        self.told.tell([step], WITHIN, refused, found, expected)
+        self.choices.record([step], WITHIN, refused, seconds, expected)
         return refused
 
 
 def _cycles(kernels: Kernels) -> float:
-    return sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
+    return sum([one.kernel.launch.cycles for one in kernels or () if one.kernel.launch is not None])
 
 
-def _bytes(made: Kernel) -> str:
-    return f"{0 if made.launch is None else made.launch.shared_bytes:,} bytes"
+def _bytes(kernel: Kernel) -> str:
+    return f"{0 if kernel.launch is None else kernel.launch.shared_bytes:,} bytes"
 
 
 __all__ = ["IS_FASTER", "NearLaunches"]

@@ -22,7 +22,7 @@ from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, ONE_READER, SCALED, LaunchChoices, Need
 from dovetail.targets.gpu.select import Selection
 
-Made: TypeAlias = tuple[Step, tuple[GpuKernel, ...]]
+LaunchedStep: TypeAlias = tuple[Step, tuple[GpuKernel, ...]]
 GAIN = "gain"
 """The pointer to the gains of a norm."""
 IS_NORM = Need("it_is_an_rms_norm", "an RMS norm", "")
@@ -40,30 +40,30 @@ TAKES_NORM = Need("tile_takes_a_norm", "a tile of few rows that adds up squares"
 
 
 def with_normed_rows(
-    before: Made,
-    after: Made,
+    before: LaunchedStep,
+    after: LaunchedStep,
     read: str,
     selection: Selection,
     known: dict[Hashable, Kernel | None],
     kept: Callable[..., GpuKernel],
-    told: LaunchChoices,
+    choices: LaunchChoices,
     *,
     keeps: bool,
 ) -> GpuKernel | None:
     """The kernel of a product that norms its left rows itself, which it read through `read`; None where it cannot.
 
-    `known` has kernels by those that they replace, `kept` makes one kernel for equal layers, and `told` is told what
-    refuses. Rows that others read too, which the product `keeps`, need a kernel.
+    `known` has kernels by those that they replace, `kept` makes one kernel for equal layers, and `choices` records
+    what refuses. Rows that others read too, which the product `keeps`, need a kernel.
     """
-    made = ONE_READER.refused("several") if keeps else _scaled(before, after, read, selection, known, kept)
+    kernel = ONE_READER.refused("several") if keeps else _scaled(before, after, read, selection, known, kept)
     if before[0].value.op is rms_norm:
-        told.tell([before[0]], SCALED, made if isinstance(made, Refused) else None)
-    return None if isinstance(made, Refused) else made
+        choices.record([before[0]], SCALED, kernel if isinstance(kernel, Refused) else None)
+    return None if isinstance(kernel, Refused) else kernel
 
 
 def _scaled(
-    before: Made,
-    after: Made,
+    before: LaunchedStep,
+    after: LaunchedStep,
     read: str,
     selection: Selection,
     known: dict[Hashable, Kernel | None],
@@ -113,4 +113,4 @@ def normed_by(step: Step, locations: TensorLocations) -> tuple[Value, Value] | R
     return x, gain
 
 
-__all__ = ["Made", "normed_by", "with_normed_rows"]
+__all__ = ["LaunchedStep", "normed_by", "with_normed_rows"]

@@ -114,10 +114,10 @@ class HeadReader:
                     return ARE_KNOWN.refused("an update of other rows")
                 parts.append((rows, value, index))
                 continue
-            made = self._made(value, rows)
-            if made is None or step.overs:
+            next_rows = self._after_step(value, rows)
+            if next_rows is None or step.overs:
                 return ARE_KNOWN.refused(f"{value.op.name}{' in place' if step.overs else ''}")
-            known[value] = made
+            known[value] = next_rows
         if self.memory.readers.get(self.of) != inside.get(self.of):
             return READ_ALONE.refused(f"{self.memory.readers.get(self.of)} readers, {inside.get(self.of)} of them here")
         for value, rows in known.items():
@@ -143,7 +143,7 @@ class HeadReader:
         first, odd = divmod(at.offset, item)
         return None if odd or first % width else _Rows(first, heads, width)
 
-    def _made(self, value: Value, rows: _Rows) -> _Rows | None:
+    def _after_step(self, value: Value, rows: _Rows) -> _Rows | None:
         """Heads after one more step."""
         if value.op is rope and value.attrs["form"] == "half" and rows.angles is None:
             cos, sin = value.operands[1:]
@@ -182,7 +182,7 @@ class HeadReader:
         if len(widths) != 1 or [first for first, _ in taken] != ends[:-1] or ends[-1] != self.of.shape[-1]:
             return ARE_HEADS.refused(f"columns {ends[-1]} of {self.of.shape[-1]}, heads of {len(widths)} widths")
         names: dict[Value, str] = {}
-        found: list[Heads] = []
+        heads: list[Heads] = []
         written: list[str] = []
 
         def table(value: Value, *strides: int) -> Tensor:
@@ -203,14 +203,14 @@ class HeadReader:
                 assert isinstance(at.strides[AXIS], int) and isinstance(at.offset, int), "it was checked"
                 by = Tensor(table(index).pointer, i64, (at.strides[AXIS],))
                 appended = Appended(by, result.shape[AXIS])
-            found.append(Heads(rows.first, rows.count, target, gain, rows.eps, angles, appended))
+            heads.append(Heads(rows.first, rows.count, target, gain, rows.eps, angles, appended))
         wrote = self.memory.storages([result for _, result, _ in parts])
         read = self.memory.storages([v for v, name in names.items() if name not in written])
         if len(wrote) != len(parts) or wrote & read:
             return IS_APART.refused("a result over what other blocks still read")
         if any(result.dtype is not self.of.dtype for _, result, _ in parts):
             return ARE_KNOWN.refused("results in another dtype")
-        return HeadSteps(tuple(found), width, {name: v for v, name in names.items()}, tuple(written))
+        return HeadSteps(tuple(heads), width, {name: v for v, name in names.items()}, tuple(written))
 
 
 Pair: TypeAlias = tuple[Kernel, Kernel, RowSquares]
@@ -244,29 +244,29 @@ class NormsBetween:
     known: dict[Hashable, Pair | None] = field(default_factory=dict[Hashable, "Pair | None"])
     headed: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, "Kernel | None"])
     """Second products with the steps after them."""
-    told: LaunchChoices = field(default_factory=LaunchChoices)
+    choices: LaunchChoices = field(default_factory=LaunchChoices)
 
     def joined(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """The kernels of each step, without those of such norms."""
-        found = [*steps]
+        joined = [*steps]
         for index in range(len(steps) - 1):
-            one, norm, other = (self._alone(found[at]) if at >= 0 else None for at in (index - 1, index, index + 1))
+            one, norm, other = (self._alone(joined[at]) if at >= 0 else None for at in (index - 1, index, index + 1))
             if norm is None or norm[0].value.op is not rms_norm or norm[1].kernel.kind == KernelKind.ROW_STAGES:
                 continue
-            following = found[index + 2 : index + 2 + MOST_STEPS]
+            following = joined[index + 2 : index + 2 + MOST_STEPS]
             if one is None or other is None:
                 pair = IS_WHOLE.refused("others next to it") if index else MAKES_ROWS.refused("nothing before it")
             else:
                 pair = self._pair(one, norm, other, following, index + 1)
-            self.told.tell([norm[0]], BETWEEN, pair if isinstance(pair, Refused) else None)
+            self.choices.record([norm[0]], BETWEEN, pair if isinstance(pair, Refused) else None)
             if isinstance(pair, Refused):
-                self.told.tell(_heads_in(following), HEADS, HAS_NORM.refused("a norm with a launch"))
+                self.choices.record(_heads_in(following), HEADS, HAS_NORM.refused("a norm with a launch"))
                 continue
             first, second, last = pair
-            found[index - 1] = (found[index - 1][0], (first,))
+            joined[index - 1] = (joined[index - 1][0], (first,))
             for at in range(index, last + 1):
-                found[at] = (found[at][0], (second,) if at == last else None)
-        return found
+                joined[at] = (joined[at][0], (second,) if at == last else None)
+        return joined
 
     @staticmethod
     def _alone(step: tuple[Step, Kernels]) -> tuple[Step, GpuKernel] | None:
@@ -305,17 +305,17 @@ class NormsBetween:
             return IS_WHOLE.refused("a product in parts")
         key = first.kernel.identity, small.kernel.identity, second.kernel.identity
         if key not in self.known:
-            self.known[key] = self._made(before, first, between, gain, after)
-        made = self.known[key]
-        if made is None:
+            self.known[key] = self._composed(before, first, between, gain, after)
+        composed = self.known[key]
+        if composed is None:
             return HAS_TILES.refused("other tiles")
-        first_kernel, second_kernel, squares = made
+        first_kernel, second_kernel, squares = composed
         *starts, end = aligned(*squares.workspace.values())
         places = dict(zip(squares.workspace, starts, strict=True))
         others = {n: v for n, v in second.bindings.items() if v is not result}
         squared = self._kernel((*key, "squares"), first_kernel, {**first.bindings, GAIN: gain}, first, places, end)
         headed = self._headed(key, other, between, squares, following)
-        self.told.tell(_heads_in(following), HEADS, headed if isinstance(headed, Refused) else None)
+        self.choices.record(_heads_in(following), HEADS, headed if isinstance(headed, Refused) else None)
         if isinstance(headed, Refused):
             return squared, self._kernel((*key, "scales"), second_kernel, others, second, places, end), last
         kernel, heads, count = headed
@@ -348,7 +348,7 @@ class NormsBetween:
         kernel = self.headed[known]
         return HAS_HEADS.refused("other tiles") if kernel is None else (kernel, heads, len(steps))
 
-    def _made(self, before: Step, first: GpuKernel, between: Step, gain: Value, after: Step) -> Pair | None:
+    def _composed(self, before: Step, first: GpuKernel, between: Step, gain: Value, after: Step) -> Pair | None:
         left = squared_product(self.selection.problem(before), gain)
         if left is None:
             return None
@@ -369,8 +369,8 @@ class NormsBetween:
         places: Mapping[str, Size],
         end: Size,
     ) -> GpuKernel:
-        made = self.kept(key, bindings, lambda: kernel, places, was.packed)
-        return replace(made, workspace_bytes=end)
+        shared = self.kept(key, bindings, lambda: kernel, places, was.packed)
+        return replace(shared, workspace_bytes=end)
 
 
 def _heads_in(following: Sequence[tuple[Step, Kernels]]) -> list[Step]:

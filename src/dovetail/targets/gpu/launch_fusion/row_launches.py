@@ -75,17 +75,17 @@ class RowLaunches:
 
     def shared(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """The kernels of each step, with one for those that share it."""
-        found, first = [*steps], 0
-        while first < len(found):
-            run = self._run(found, first)
+        shared, first = [*steps], 0
+        while first < len(shared):
+            run = self._run(shared, first)
             if len(run) < 2:
                 first += 1
                 continue
-            made = self._as_one(run)
+            kernel = self._as_one(run)
             for index in range(first, first + len(run)):
-                found[index] = (found[index][0], (made,) if index == first + len(run) - 1 else None)
+                shared[index] = (shared[index][0], (kernel,) if index == first + len(run) - 1 else None)
             first += len(run)
-        return found
+        return shared
 
     def _run(self, steps: Sequence[tuple[Step, Kernels]], first: int) -> list[_Own]:
         """The steps from the first on that have the same tokens, and may run for these in any order."""
@@ -105,7 +105,7 @@ class RowLaunches:
     def _inner(self, run: Sequence[_Own]) -> dict[Value, Alloc]:
         """What these steps alone read, and the shared memory of a block for its rows."""
         read = [v for step, _ in run for v in step.operands]
-        found: dict[Value, Alloc] = {}
+        rooms: dict[Value, Alloc] = {}
         left = ROOM_BYTES
         for value in self.memory.inner([step for step, _ in run]):
             is_seen = any(self.selection.locations(v).root is value and v is not value for v in read)
@@ -113,23 +113,23 @@ class RowLaunches:
             if is_seen or not isinstance(count, int) or count * value.dtype.itemsize > left:
                 continue
             left -= count * value.dtype.itemsize
-            found[value] = Alloc(f"rows{len(found)}", value.dtype, count, "shared")
-        return found
+            rooms[value] = Alloc(f"rows{len(rooms)}", value.dtype, count, "shared")
+        return rooms
 
     def _copied(self, run: Sequence[_Own], inner: Mapping[Value, Alloc]) -> dict[Value, Copied]:
         """What steps read of memory that is copied to shared memory first: a block waits for all of it once."""
         left = COPIED_BYTES
-        found: dict[Value, Copied] = {}
-        for step, made in run:
-            for v in [v for n, v in made.bindings.items() if n not in made.kernel.written]:
-                if v in inner or v in found or self._is_made(v, run):
+        copies: dict[Value, Copied] = {}
+        for step, kernel in run:
+            for v in [v for n, v in kernel.bindings.items() if n not in kernel.kernel.written]:
+                if v in inner or v in copies or self._is_computed(v, run):
                     continue
-                one = self._copy(v, step, len(found))
+                one = self._copy(v, step, len(copies))
                 if one is None or one.room.count * v.dtype.itemsize > left:
                     continue
                 left -= one.room.count * v.dtype.itemsize
-                found[v] = one
-        return found
+                copies[v] = one
+        return copies
 
     def _copy(self, value: Value, step: Step, number: int) -> Copied | None:
         """The copy of a token's rows, or of all of a vector; None where lines are not whole copies."""
@@ -164,8 +164,8 @@ class RowLaunches:
         for results, of which a block reads its own rows."""
         inner = self._inner(run)
         writes = [[v for v in step.results if v not in inner] for step, _ in run]
-        for number, (step, made) in enumerate(run):
-            read = [v for n, v in made.bindings.items() if n not in made.kernel.written and v not in inner]
+        for number, (step, kernel) in enumerate(run):
+            read = [v for n, v in kernel.bindings.items() if n not in kernel.kernel.written and v not in inner]
             for other, wrote in enumerate(writes):
                 if other == number:
                     continue
@@ -173,18 +173,18 @@ class RowLaunches:
                 used = [*writes[number], *(v for v in read if v not in own)]
                 if self.memory.storages(wrote) & self.memory.storages(used):
                     return False
-            if any(v in inner or self._is_made(v, run) for v in taken(step)):
+            if any(v in inner or self._is_computed(v, run) for v in taken(step)):
                 return False
         return True
 
-    def _is_made(self, value: Value, run: Sequence[_Own]) -> bool:
+    def _is_computed(self, value: Value, run: Sequence[_Own]) -> bool:
         root = self.selection.locations(value).root
         return any(root is result for step, _ in run for result in step.results)
 
-    def _part(self, step: Step, made: GpuKernel, inner: frozenset[Value]) -> _Part | None:
+    def _part(self, step: Step, kernel: GpuKernel, inner: frozenset[Value]) -> _Part | None:
         """A step as one block runs it for its token; None where that cannot be."""
         tensors = (*step.operands, *step.results)
-        key = made.kernel.identity, tuple([v in inner for v in tensors])
+        key = kernel.kernel.identity, tuple([v in inner for v in tensors])
         if key not in self.known:
             self.known[key] = self._scattered(step, inner) or self._computed(step, inner)
         return self.known[key]
@@ -196,7 +196,7 @@ class RowLaunches:
             return None
         # Rows in shared memory are those of one token: it does not count there.
         places = {v: Alias(v, 0, _row_strides(v)) for v in step.operands[2:] if v in inner}
-        kernels = self._made(step, places)
+        kernels = self._kernels(step, places)
         launch = None if len(kernels) != 1 else kernels[0].kernel.launch
         if launch is None or launch.grid != _tokens(step) or launch.block != BLOCK.threads:
             return None
@@ -226,12 +226,12 @@ class RowLaunches:
             operands.append(sliced(v, leaf.argument(index, _row_type(v))) if has_tokens else v)
         value = step.value.with_operands(tuple(operands))
         sliced(step.value, value)
-        kernels = self._made(Step(step.name, value, step.phase), places)
+        kernels = self._kernels(Step(step.name, value, step.phase), places)
         if len(kernels) != 1 or not is_stage(kernels[0].kernel, BLOCK.threads, TURNS):
             return None
         return self._numbered(step, kernels[0], stands, counts_tokens=False)
 
-    def _made(self, step: Step, places: Mapping[Value, Alias]) -> tuple[GpuKernel, ...]:
+    def _kernels(self, step: Step, places: Mapping[Value, Alias]) -> tuple[GpuKernel, ...]:
         """The kernels of a step for one block, whose tensors are in some places."""
         was = self.selection.locations
         # A thread takes neighbours of what all blocks together have, but so few that all threads have some.
@@ -245,14 +245,14 @@ class RowLaunches:
         return make_kernels(step, replace(self.selection, locations=located), Request(shape=BLOCK))
 
     def _numbered(
-        self, step: Step, made: GpuKernel, stands: Mapping[Value, Value], *, counts_tokens: bool
+        self, step: Step, kernel: GpuKernel, stands: Mapping[Value, Value], *, counts_tokens: bool
     ) -> _Part | None:
         tensors = (*step.operands, *step.results)
         names: dict[str, int] = {}
-        for name, v in made.bindings.items():
+        for name, v in kernel.bindings.items():
             value = stands.get(v, v)
             names[name] = next((i for i, x in enumerate(tensors) if x is value), -1)
-        return None if made.has_more or -1 in names.values() else _Part(made.kernel, names, counts_tokens)
+        return None if kernel.has_more or -1 in names.values() else _Part(kernel.kernel, names, counts_tokens)
 
     def _is_by_token(self, step: Step) -> bool:
         """Whether no element needs those of another token."""
@@ -279,8 +279,8 @@ class RowLaunches:
         inner |= {v: one.room for v, one in copied.items()}
         stages: list[RowStage] = []
         levels: dict[Value, int] = {}
-        for step, made in run:
-            part = self._part(step, made, frozenset(inner))
+        for step, alone in run:
+            part = self._part(step, alone, frozenset(inner))
             assert part is not None, "it was checked"
             tensors = (*step.operands, *step.results)
             pointers: dict[str, str] = {}

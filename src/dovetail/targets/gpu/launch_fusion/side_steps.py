@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch, Loop, Statement, SubGrid, sizes_in
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, is_stage
-from dovetail.plan.plan import Step
-from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels, StepKernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.select import Selection
-
-Made: TypeAlias = tuple[Step, Kernels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +25,20 @@ class SideSteps:
     selection: Selection
     kept: Callable[..., GpuKernel]
 
-    def joined(self, steps: Sequence[Made]) -> list[Made]:
+    def joined(self, steps: Sequence[StepKernels]) -> list[StepKernels]:
         """The kernels of each step, with those that share a launch."""
-        found = [*steps]
+        joined = [*steps]
         if not self.selection.request.starts_early:
-            return found
-        for index, (step, kernels) in enumerate(found):
+            return joined
+        for index, (step, kernels) in enumerate(joined):
             small = self._small(kernels)
-            host = None if small is None else self._host(found, index, small)
+            host = None if small is None else self._host(joined, index, small)
             if small is not None and host is not None:
                 at, large = host
-                found[at], found[index] = (found[at][0], (self.joint(large, small),)), (step, None)
-        return found
+                joined[at], joined[index] = (joined[at][0], (self.joint(large, small),)), (step, None)
+        return joined
 
-    def _host(self, steps: Sequence[Made], index: int, small: GpuKernel) -> tuple[int, GpuKernel] | None:
+    def _host(self, steps: Sequence[StepKernels], index: int, small: GpuKernel) -> tuple[int, GpuKernel] | None:
         """The first launch that has room for a block more and after which nothing needs to come before `small`."""
         first = index
         while first and not self._must_wait(steps[first - 1][1], small):
@@ -58,20 +54,20 @@ class SideSteps:
         """A kernel of one block that does nothing but compute its results."""
         if kernels is None or len(kernels) != 1:
             return None
-        (made,) = kernels
-        is_one = _is_plain(made) and made.launch.grid == 1 and not made.checks
-        return made if is_one else None
+        (kernel,) = kernels
+        is_one = _is_plain(kernel) and kernel.launch.grid == 1 and not kernel.checks
+        return kernel if is_one else None
 
     def _with_room(self, kernels: Kernels, small: GpuKernel) -> GpuKernel | None:
         """A launch that leaves multiprocessors without a block, and is no small one that others take as it is."""
         if kernels is None or len(kernels) != 1 or not _is_plain(kernels[0]):
             return None
-        (made,) = kernels
-        grid = made.launch.grid
+        (kernel,) = kernels
+        grid = kernel.launch.grid
         fits = (
             isinstance(grid, int) and 2 * self.selection.device.cluster < grid < self.selection.device.multiprocessors
         )
-        return made if fits and made.launch.block >= small.launch.block else None
+        return kernel if fits and kernel.launch.block >= small.launch.block else None
 
     def joint(self, large: GpuKernel, small: GpuKernel) -> GpuKernel:
         """A launch with a block more."""
@@ -79,14 +75,14 @@ class SideSteps:
         names = {n: by_value.get(v, f"other_{n}") for n, v in small.bindings.items()}
         bindings = {**large.bindings, **{names[n]: v for n, v in small.bindings.items()}}
         key = "joint", large.kernel.identity, small.kernel.identity, *names.items()
-        made = self.kept(key, bindings, lambda: in_one_launch(large.kernel, small.kernel, names))
-        return replace(made, checks=large.checks, reread=large.reread)
+        joint = self.kept(key, bindings, lambda: in_one_launch(large.kernel, small.kernel, names))
+        return replace(joint, checks=large.checks, reread=large.reread)
 
 
-def _is_plain(made: GpuKernel) -> bool:
+def _is_plain(of: GpuKernel) -> bool:
     """Whether a kernel is one loop over blocks, which need nothing but registers and some shared memory."""
-    kernel, launch = made.kernel, made.launch
-    if made.has_more or made.counters or launch.cluster > 1 or launch.cooperative or not isinstance(launch.grid, int):
+    kernel, launch = of.kernel, of.launch
+    if of.has_more or of.counters or launch.cluster > 1 or launch.cooperative or not isinstance(launch.grid, int):
         return False
     is_loop = len(kernel.body) == 1 and isinstance(kernel.body[0], Loop) and kernel.body[0].kind == "block"
     return is_loop and is_stage(kernel, launch.block, launch.grid)

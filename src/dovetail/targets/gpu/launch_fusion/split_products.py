@@ -1,6 +1,6 @@
 """Products with few tiles and much depth: blocks share the depth, and the step after a product adds up their parts.
 
-A product of few rows has fewer tiles than the device has multiprocessors, and each block goes through all of k. In
+A skinny GEMM has fewer tiles than the device has multiprocessors, and each block goes through all of k. In
 parts of k there is work for more of them. Sums of parts are in the workspace. A norm or another step that is the only
 one to read the result adds them up where it would load it, so that there is no launch more; else a second kernel does.
 With that, blocks may also share the rounds of all tiles (`kernels/gpu/gemm/stream_k.py`).
@@ -40,50 +40,50 @@ class SplitProducts:
     known: dict[Hashable, tuple[GpuKernel, ...]] = field(default_factory=dict[Hashable, tuple[GpuKernel, ...]])
 
     def split(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
-        """The kernels of each step, with products in parts where the estimate of that is lower."""
-        found = [*steps]
+        """The kernels of each step, with split-K products where their estimate is lower."""
+        split = [*steps]
         for index, (step, kernels) in enumerate(steps):
             if kernels is None or len(kernels) != 1 or not self._is_whole(kernels[0]):
                 continue
             is_idle = self._is_idle(kernels[0])
-            after = found[index + 1] if is_idle and index + 1 < len(found) else None
+            after = split[index + 1] if is_idle and index + 1 < len(split) else None
             joined = None if after is None else self._joined(step, kernels[0], after)
             if joined is not None and after is not None:
-                found[index], found[index + 1] = (step, joined[:1]), (after[0], joined[1:])
+                split[index], split[index + 1] = (step, joined[:1]), (after[0], joined[1:])
                 continue
             # Where all tensor cores have work, sums of parts take longer than what they save.
             shares = is_idle or not uses_tensor_cores(kernels[0].kernel)
             sum_launch = self.selection.device.timings.gemm.sum_launch
-            found[index] = (step, (self._parts(step, kernels[0], sum_launch) if shares else None) or kernels)
-        return found
+            split[index] = (step, (self._parts(step, kernels[0], sum_launch) if shares else None) or kernels)
+        return split
 
     @staticmethod
-    def _is_whole(made: GpuKernel) -> bool:
+    def _is_whole(kernel: GpuKernel) -> bool:
         """Whether a kernel is a product in tiles, each of which a block computes alone."""
-        launch = made.kernel.launch
-        if launch is None or not launch.cycles or made.workspace or (made.packed and not made.kernel.maps):
+        launch = kernel.kernel.launch
+        if launch is None or not launch.cycles or kernel.workspace or (kernel.packed and not kernel.kernel.maps):
             return False
         return isinstance(launch.grid, int)
 
-    def _is_idle(self, made: GpuKernel) -> bool:
+    def _is_idle(self, kernel: GpuKernel) -> bool:
         """Whether tiles leave half of the multiprocessors without work, or of the places that these have for blocks
         without tensor cores, one of which alone does not keep a multiprocessor busy."""
-        launch = made.kernel.launch
+        launch = kernel.kernel.launch
         assert launch is not None and isinstance(launch.grid, int), "it was checked"
-        places = 1 if uses_tensor_cores(made.kernel) else launch.resident
+        places = 1 if uses_tensor_cores(kernel.kernel) else launch.resident
         return launch.grid * IDLE <= self.selection.device.multiprocessors * places
 
-    def _parts(self, step: Step, made: GpuKernel, sum_cycles: float) -> tuple[GpuKernel, ...] | None:
-        """The kernels of a product in parts, and of their sum; None where one part is faster by the estimates."""
-        key = made.kernel.identity, sum_cycles
+    def _parts(self, step: Step, whole: GpuKernel, sum_cycles: float) -> tuple[GpuKernel, ...] | None:
+        """The kernels of a split-K product, and of the sum; None where one part is faster by the estimates."""
+        key = whole.kernel.identity, sum_cycles
         if key not in self.known:
             request = replace(self.selection.request, sum_cycles=sum_cycles)
             self.known[key] = make_kernels(step, self.selection, request)
         kernels = self.known[key]
         if len(kernels) != 2:
             return None
-        # Weights are packed in one of both ways, in both, or in neither.
-        own = made.values
+        # Weights are packed in one of both layouts, in both, or in neither.
+        own = whole.values
         return tuple(
             [
                 replace(
@@ -95,7 +95,7 @@ class SplitProducts:
             ]
         )
 
-    def _joined(self, step: Step, made: GpuKernel, after: tuple[Step, Kernels]) -> tuple[GpuKernel, GpuKernel] | None:
+    def _joined(self, step: Step, kernel: GpuKernel, after: tuple[Step, Kernels]) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernel of parts, and the one after it, which adds them up; None where that cannot be."""
         next_step, others = after
         if others is None or len(others) != 1 or len(step.results) != 1 or taken(step):
@@ -108,7 +108,7 @@ class SplitProducts:
             return None
         if [r.shape for r in next_step.results] != [result.shape]:
             return None  # it might load elements several times
-        parts = self._parts(step, made, self.selection.device.timings.gemm.joined_sum)
+        parts = self._parts(step, kernel, self.selection.device.timings.gemm.joined_sum)
         if parts is None:
             return None
         first, second = parts

@@ -1,4 +1,4 @@
-"""Which tensors the parts of a resident kernel send to each other, so that blocks wait at no barrier of the grid."""
+"""Which tensors the parts of a persistent kernel send to each other, so that blocks wait at no barrier of the grid."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Exchange:
 
     def __post_init__(self) -> None:
         for number in range(len(self.passes[0])):
-            made = self.part(number)
-            for name in made.kernel.written:
-                if name in made.kernel.exchanged:
+            part = self.part(number)
+            for name in part.kernel.written:
+                if name in part.kernel.exchanged:
                     self._exchange_workspace(number, name)
-                elif name in made.bindings:
+                elif name in part.bindings:
                     self._exchange(number, name)
         if any(n in self._loaded(i) and (i, n) not in self.received for i, n in self.sent):
             # No part sends what a kernel finds where it writes.
@@ -60,28 +60,28 @@ class Exchange:
     def of(self, number: int) -> dict[int, GpuKernel]:
         """The kernels of a part, by the passes that run it."""
         every = [(at, kernels[number]) for at, kernels in enumerate(self.passes)]
-        return {at: made for at, made in every if made is not None}
+        return {at: kernel for at, kernel in every if kernel is not None}
 
     def part(self, number: int) -> GpuKernel:
         """The kernel of a part in the first pass that runs it."""
         return next(iter(self.of(number).values()))
 
-    def plain(self, number: int, made: GpuKernel) -> GpuKernel:
+    def plain(self, number: int, kernel: GpuKernel) -> GpuKernel:
         """A part without what it sends and receives."""
         gone = {n for i, n in (*self.sent, *self.received) if i == number}
-        left = {n: v for n, v in made.bindings.items() if n not in gone}
-        return replace(made, bindings=left, workspace={n: at for n, at in made.workspace.items() if n not in gone})
+        left = {n: v for n, v in kernel.bindings.items() if n not in gone}
+        return replace(kernel, bindings=left, workspace={n: at for n, at in kernel.workspace.items() if n not in gone})
 
     def awaits_passes(self, inner: Mapping[Value, Size]) -> bool:
         """Whether a pass needs more of an earlier one than it receives. Inner tensors are in the same place in all."""
         plain = self._plain()
-        if any(self.memory.locations(v).root in inner for made in plain[0] for v in made.bindings.values()):
+        if any(self.memory.locations(v).root in inner for kernel in plain[0] for v in kernel.bindings.values()):
             return True
         used, written, has_workspace = set[Value](), set[Value](), False
         for kernels in plain:
             uses = set[Value]().union(*map(self.memory.used, kernels))
             writes = set[Value]().union(*map(self.memory.written, kernels))
-            needs = any(made.workspace for made in kernels)
+            needs = any(kernel.workspace for kernel in kernels)
             if written & uses or used & writes or (has_workspace and needs):
                 return True
             used, written, has_workspace = used | uses, written | writes, has_workspace or needs
@@ -89,25 +89,25 @@ class Exchange:
 
     def near(self, number: int) -> dict[str, Alloc]:
         """Shared memory for the small tensors that a part loads and no part writes."""
-        wrote = {memory for kernels in self._plain() for made in kernels for memory in self.memory.written(made)}
-        kernel, found = self.part(number).kernel, dict[str, Alloc]()
+        wrote = {memory for kernels in self._plain() for one in kernels for memory in self.memory.written(one)}
+        kernel, rooms = self.part(number).kernel, dict[str, Alloc]()
         copied = {s.source.pointer for s in everything(kernel.body) if isinstance(s, (CopyAsync, CopyBulk, CopyBox))}
         for name in self.plain(number, self.part(number)).bindings:
             if name in kernel.written or name in copied or name in pointers_in(kernel.early):
                 continue
-            every = [self.memory.locations(made.bindings[name]) for made in self.of(number).values()]
+            every = [self.memory.locations(one.bindings[name]) for one in self.of(number).values()]
             root = every[0].root
             nbytes, count = root.tensor.bytes, product(root.shape)
             if not isinstance(nbytes, int) or not isinstance(count, int) or nbytes > NEAR_BYTES or nbytes % 4:
                 continue
             starts = all(at.offset == 0 and self.memory.locations.alignment({"": at.root})[""] >= 16 for at in every)
             if starts and not any(self.memory.storage(at.root) in wrote for at in every):
-                found[name] = Alloc(f"near_{name}", root.dtype, count, "shared")
-        return found
+                rooms[name] = Alloc(f"near_{name}", root.dtype, count, "shared")
+        return rooms
 
     def _plain(self) -> list[list[GpuKernel]]:
         """The kernels of each pass without what they send and receive."""
-        return [[self.plain(i, made) for i, made in enumerate(of) if made is not None] for of in self.passes]
+        return [[self.plain(i, kernel) for i, kernel in enumerate(of) if kernel is not None] for of in self.passes]
 
     def _room(self, count: int, item: int) -> int:
         first = self.nbytes
@@ -116,10 +116,10 @@ class Exchange:
 
     def _exchange_workspace(self, number: int, name: str) -> None:
         """What blocks of a cluster leave for each other."""
-        made = self.part(number)
-        if [*made.workspace] != [name] or not isinstance(made.workspace_bytes, int) or made.workspace[name] != 0:
+        part = self.part(number)
+        if [*part.workspace] != [name] or not isinstance(part.workspace_bytes, int) or part.workspace[name] != 0:
             return
-        count = made.workspace_bytes // f32.itemsize
+        count = part.workspace_bytes // f32.itemsize
         if not self.most:
             return
         first = self._room(count, f32.itemsize)
@@ -128,7 +128,7 @@ class Exchange:
 
     def _exchange(self, number: int, name: str) -> None:
         """Send what a part writes through a pointer, where all that read it can receive it."""
-        roots = {at: made.bindings[name] for at, made in self.of(number).items()}
+        roots = {at: kernel.bindings[name] for at, kernel in self.of(number).items()}
         one = next(iter(roots.values()))
         count, dtype, item = product(one.shape), one.dtype, one.dtype.itemsize
         if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR or count * item > self.most:
@@ -154,10 +154,10 @@ class Exchange:
     def _readers(self, number: int, roots: Mapping[int, Value]) -> dict[Pointer, tuple[int, int, bool]]:
         """The pointers that read a tensor: bytes to the first element, elements, and whether in the next pass; none
         where passes differ."""
-        found: dict[Pointer, tuple[int, int, bool]] = {}
+        readers: dict[Pointer, tuple[int, int, bool]] = {}
         dtype = next(iter(roots.values())).dtype
         for i, n in self._every_read():
-            values = {at: self._read(made, n) for at, made in self.of(i).items()}
+            values = {at: self._read(kernel, n) for at, kernel in self.of(i).items()}
             places = {at: self.memory.locations(v) for at, v in values.items()}
             same = [here.root is roots.get(at) for at, here in places.items()]
             later = [here.root is roots.get(at - 1) for at, here in places.items() if at]
@@ -172,15 +172,15 @@ class Exchange:
                 return {}
             if 2 * elements * value.dtype.itemsize % VECTOR or value.dtype is not dtype:
                 return {}
-            found[i, n] = offset, elements, not all(same)
-        return found
+            readers[i, n] = offset, elements, not all(same)
+        return readers
 
     def _every_read(self) -> Iterator[Pointer]:
         for i in range(len(self.passes[0])):
-            made = self.part(i)
+            part = self.part(i)
             loaded = self._loaded(i)
-            for n in made.kernel.pointers:
-                if n in made.bindings and (n not in made.kernel.written or n in loaded):
+            for n in part.kernel.pointers:
+                if n in part.bindings and (n not in part.kernel.written or n in loaded):
                     yield i, n
 
     def _loaded(self, number: int) -> frozenset[str]:
@@ -189,10 +189,10 @@ class Exchange:
             self.loads[number] = frozenset([t.pointer for t, _ in reads(self.part(number).kernel.body)])
         return self.loads[number]
 
-    def _read(self, made: GpuKernel, name: str) -> Value:
+    def _read(self, kernel: GpuKernel, name: str) -> Value:
         """What a kernel reads through a pointer: where it works in place, what is there before."""
-        value = made.bindings[name]
-        return self.memory.overwritten.get(value, value) if name in made.kernel.written else value
+        value = kernel.bindings[name]
+        return self.memory.overwritten.get(value, value) if name in kernel.kernel.written else value
 
     def _is_read_outside(self, root: Value) -> bool:
         """Whether a step that is not in the kernel reads a tensor, or it is a result of the graph."""

@@ -1,4 +1,4 @@
-"""Norms of layers that repeat as the start of the products that read them: levels of a resident kernel less."""
+"""Fuse norms of layers that repeat into the products that read them: a persistent kernel then has fewer levels."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class NormedTiles:
     """Kernels by what they are made of: layers repeat."""
     kept: Callable[..., GpuKernel]
 
-    def join(self, found: list[tuple[Step, Kernels]], again: Repetition, *, joins: bool = True) -> None:
+    def join(self, steps: list[tuple[Step, Kernels]], again: Repetition, *, joins: bool = True) -> None:
         """Give products of layers the kernel of the step before them, if it `joins` them, and their constants."""
         for index in range(max(1, again.first), again.first + again.covered if joins else 0):
-            (step, kernels), (after, others) = found[index - 1], found[index]
+            (step, kernels), (after, others) = steps[index - 1], steps[index]
             if kernels is None or others is None or len(kernels) != 1 or len(others) != 1:
                 continue
             joined = self.joined(step, kernels[0], after, others[0], keeps=False)
             if not isinstance(joined, Refused):
-                found[index - 1], found[index] = (step, None), (after, (joined,))
-        self._bring(found, again)
+                steps[index - 1], steps[index] = (step, None), (after, (joined,))
+        self._bring(steps, again)
 
-    def _bring(self, found: list[tuple[Step, Kernels]], again: Repetition) -> None:
+    def _bring(self, steps: list[tuple[Step, Kernels]], again: Repetition) -> None:
         """Let constants such as gains come with the weights of products, before blocks wait for others."""
         for index in again.steps:
-            step, kernels = found[index]
+            step, kernels = steps[index]
             if kernels is None or len(kernels) != 1 or not has_rows(kernels[0].kernel):
                 continue
-            (made,) = kernels
-            constants = {n: v for n, v in made.bindings.items() if n not in pointers_in(made.kernel.early)}
+            (kernel,) = kernels
+            constants = {n: v for n, v in kernel.bindings.items() if n not in pointers_in(kernel.kernel.early)}
             rooms = rooms_of_constants(constants, self.selection.locations)
             if rooms:
-                key = "constants with weights", made.kernel.identity
-                kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
-                found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
+                key = "constants with weights", kernel.kernel.identity
+                kept = self.kept(key, kernel.bindings, partial(with_constants_ahead, kernel.kernel, rooms))
+                steps[index] = step, (replace(kernel, kernel=kept.kernel, code=kept.code),)
 
     def joined(
         self,
@@ -99,13 +99,13 @@ class NormedTiles:
             composed = partial(self._composed, step, large.kernel, width, pointer, names)
             kernel = composed(result=own, keep=keep)
             self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
-        made = self.known[key]
+        joined = self.known[key]
         read_before = tuple(
             [names[n] for n in small.bindings if names[n] in bindings and n not in small.kernel.written]
         )
-        if made is None:
+        if joined is None:
             return FITS.refused("others, or rows that a warp does not have")
-        return replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
+        return replace(joined, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
 
     def _composed(
         self,
@@ -130,9 +130,11 @@ class NormedTiles:
             return None
         device = self.selection.device
         known = device.timings.gemv
-        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep, timings=known)
-        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= device.shared_bytes
-        return made if fits else None
+        composed = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep, timings=known)
+        fits = (
+            composed is not None and composed.launch is not None and composed.launch.shared_bytes <= device.shared_bytes
+        )
+        return composed if fits else None
 
 
 __all__ = ["NormedTiles"]

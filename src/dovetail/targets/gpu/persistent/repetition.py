@@ -14,7 +14,7 @@ LEAST_PASSES = 3
 """Fewer are not worth a kernel of their own."""
 LONGEST = 64
 """Steps of a pass, at most."""
-Steps: TypeAlias = Sequence[tuple[Step, Kernels]]
+LaunchedSteps: TypeAlias = Sequence[tuple[Step, Kernels]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Repetition:
         end = self.first + self.covered
         return [range(at, min(at + self.length, end)) for at in range(self.first, end, self.length)]
 
-    def of_kernels(self, steps: Steps) -> Repetition:
+    def of_kernels(self, steps: LaunchedSteps) -> Repetition:
         """The same from the first step of a kernel to the last step of one: others join the step after them."""
         last = self.first + self.length - 1
         shift = next(i for i in range(self.length) if steps[last + i][1] is not None)
@@ -70,7 +70,7 @@ def longest_repetition(keys: Sequence[Hashable]) -> Repetition | None:
 
 def key_of(kernels: Kernels) -> Hashable:
     """What a step shares with those that it repeats."""
-    return None if kernels is None else tuple([made.kernel.identity for made in kernels])
+    return None if kernels is None else tuple([kernel.kernel.identity for kernel in kernels])
 
 
-__all__ = ["LEAST_PASSES", "Repetition", "Steps", "key_of", "longest_repetition"]
+__all__ = ["LEAST_PASSES", "LaunchedSteps", "Repetition", "key_of", "longest_repetition"]

@@ -13,7 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.persistent.bodies import refused_part
-from dovetail.kernels.loops.persistent.kernel import as_resident
+from dovetail.kernels.loops.persistent.kernel import persistent_kernel
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.stream import THREADS as COPYING_THREADS
 from dovetail.kernels.loops.persistent.stream import in_turn, paced
@@ -24,7 +24,7 @@ from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
-from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, Repetition, Steps
+from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, LaunchedSteps, Repetition
 from dovetail.targets.gpu.select import Selection
 
 MOST_AFTER = 4
@@ -34,7 +34,7 @@ ARGUMENT_BYTES = 4000
 IS_APART = "rows_are_read_apart"
 """The condition that no block writes where another one reads rows that both compute."""
 _COUNTER = "blocks"
-Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
+Judge: TypeAlias = Callable[[Kernel, LaunchedSteps], Refused | None]
 """Sees a kernel and the steps of a pass of it, and may refuse it."""
 
 
@@ -67,54 +67,54 @@ class _Pass:
 class _Composed:
     """A kernel of several passes, before it has a text."""
 
-    made: GpuKernel
+    kernel: GpuKernel
     alignment: Mapping[str, int]
     steps: range = range(0)
     """The numbers of its steps."""
 
     @property
     def argument_bytes(self) -> int:
-        kernel = self.made.kernel
+        kernel = self.kernel.kernel
         return 8 * (len(kernel.pointers) + len(kernel.sizes))
 
     def printed(self, of: Selection) -> GpuKernel:
-        code = Code(partial(of.backend.printer, self.made.kernel, self.alignment, of.device.architecture))
-        return replace(self.made, code=code)
+        code = Code(partial(of.backend.printer, self.kernel.kernel, self.alignment, of.device.architecture))
+        return replace(self.kernel, code=code)
 
 
 @dataclass(slots=True)
-class ResidentRuns:
+class PersistentRuns:
     """Finds the steps of a plan that repeat, and makes one kernel of them."""
 
     memory: Footprints
     selection: Selection
 
     def fused(
-        self, steps: Steps, launched: Steps, again: Repetition, judge: Judge
+        self, steps: LaunchedSteps, launched: LaunchedSteps, again: Repetition, judge: Judge
     ) -> list[tuple[Step, Kernels]] | Refused:
         """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
         Other steps are launched."""
-        found = [*launched]
+        fused = [*launched]
         refused = self._refused(steps[again.first : again.first + again.length])
         if refused is not None:
             return refused
         again = again.of_kernels(steps)
         left, after = again.every, self._after(steps, again.first + again.covered)
         while len(left) >= LEAST_PASSES:
-            made = self._largest(steps, left, after)
-            if isinstance(made, Refused):
-                return made
-            refused = judge(made.made.kernel, steps[left[0].start : left[0].stop])
+            composed = self._largest(steps, left, after)
+            if isinstance(composed, Refused):
+                return composed
+            refused = judge(composed.kernel.kernel, steps[left[0].start : left[0].stop])
             if refused is not None:
                 return refused
-            for index in made.steps:
-                found[index] = (steps[index][0], None)
-            last = made.steps[-1]
-            found[last] = (steps[last][0], (made.printed(self.selection),))
-            left = left[made.made.kernel.passes :]
-        return found
+            for index in composed.steps:
+                fused[index] = (steps[index][0], None)
+            last = composed.steps[-1]
+            fused[last] = (steps[last][0], (composed.printed(self.selection),))
+            left = left[composed.kernel.kernel.passes :]
+        return fused
 
-    def _after(self, steps: Steps, first: int) -> range:
+    def _after(self, steps: LaunchedSteps, first: int) -> range:
         """The few steps after all layers whose kernels can be parts."""
         end, count = first, 0
         for at in range(first, len(steps)):
@@ -122,41 +122,41 @@ class ResidentRuns:
             count += len(kernels or ())
             if kernels == () or count > MOST_AFTER or (kernels and self._refused([steps[at]]) is not None):
                 break
-            if any([_grid(made) > self.selection.device.multiprocessors for made in kernels or ()]):
+            if any([_grid(kernel) > self.selection.device.multiprocessors for kernel in kernels or ()]):
                 break  # blocks that take turns do not copy ahead
             end = at + 1 if kernels else end
         return range(first, end)
 
-    def _refused(self, steps: Steps) -> Refused | None:
-        kernels = [(step, made) for step, several in steps for made in several or ()]
+    def _refused(self, steps: LaunchedSteps) -> Refused | None:
+        kernels = [(step, kernel) for step, several in steps for kernel in several or ()]
         if not kernels:
             return Refused("steps_have_kernels", "steps that run on the host")
-        for step, made in kernels:
-            refused = refused_part(made.kernel, self.selection.device.multiprocessors)
-            if refused is None and not isinstance(made.workspace_bytes, int):
+        for step, kernel in kernels:
+            refused = refused_part(kernel.kernel, self.selection.device.multiprocessors)
+            if refused is None and not isinstance(kernel.workspace_bytes, int):
                 refused = Refused("workspace_is_counted", "a workspace whose size is known at run time")
             if refused is not None:
                 return replace(refused, found=f"{step.value.op.name}: {refused.found}")
         return None
 
-    def _largest(self, steps: Steps, passes: Sequence[range], after: range) -> _Composed | Refused:
+    def _largest(self, steps: LaunchedSteps, passes: Sequence[range], after: range) -> _Composed | Refused:
         """The kernel of as many passes as its arguments allow, which share them evenly."""
         count = 0
         for pieces in range(1, len(passes) // LEAST_PASSES + 1):
             count = -(-len(passes) // pieces)
             tries = [(after, RECEIVED_BYTES)] if count == len(passes) and after else []
-            made: _Composed | Refused = Refused("")
+            composed: _Composed | Refused = Refused("")
             # What is not sent needs no shared memory of the block that reads it.
             for later, most in (*tries, (range(0), RECEIVED_BYTES), (range(0), 0)):
                 each = [self._pass(steps, of, passes[0], later, of is passes[-1]) for of in passes[:count]]
-                made = self._composed(each, range(passes[0].start, (later or passes[count - 1]).stop), most)
-                if isinstance(made, _Composed):
+                composed = self._composed(each, range(passes[0].start, (later or passes[count - 1]).stop), most)
+                if isinstance(composed, _Composed):
                     break
-            if isinstance(made, Refused) or made.argument_bytes <= ARGUMENT_BYTES:
-                return made
+            if isinstance(composed, Refused) or composed.argument_bytes <= ARGUMENT_BYTES:
+                return composed
         return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes")
 
-    def _pass(self, steps: Steps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
+    def _pass(self, steps: LaunchedSteps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
         """A pass of some steps, where others have as many as `whole`; the last one also has those after all layers."""
         every, later, layer = (_kernels(steps, of) for of in (own, after, whole))
         left = len(layer) - len(every)
@@ -169,7 +169,7 @@ class ResidentRuns:
 
     def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
-        if any([self._is_disturbed(made) for of in passes for made in of.kernels if made is not None]):
+        if any([self._is_disturbed(kernel) for of in passes for kernel in of.kernels if kernel is not None]):
             return Refused(IS_APART, "a result where blocks read rows of others", "results elsewhere")
         exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
@@ -191,7 +191,7 @@ class ResidentRuns:
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
         threads = max([part.launch.block for part in parts]) + COPYING_THREADS
         copying_warp = device.copying_warp and threads <= device.threads_per_block
-        kernel = as_resident(
+        kernel = persistent_kernel(
             RESIDENT,
             parts,
             blocks=device.multiprocessors,
@@ -208,17 +208,17 @@ class ResidentRuns:
         assert kernel.launch is not None, "it has one"
         launch = replace(kernel.launch, dependent=self.selection.request.starts_early)
         kernel = paced(replace(kernel, stream=in_turn(kernel.stream), launch=launch), device.bytes_per_cycle)
-        made = self._bound(kernel, names, tabled, tuple(written), passes)
-        kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
+        composed = self._bound(kernel, names, tabled, tuple(written), passes)
+        kernel, nbytes = composed.kernel.kernel, START + exchange.nbytes * (len(passes) + 1)
         if self.selection.request.traced:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
-        return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
+        return replace(composed, kernel=replace(composed.kernel, kernel=kernel, counter_bytes=nbytes), steps=steps)
 
-    def _is_disturbed(self, made: GpuKernel) -> bool:
+    def _is_disturbed(self, kernel: GpuKernel) -> bool:
         """Whether a block may write where another one of the same kernel still reads."""
-        read = self.memory.storages([made.bindings[n] for n in made.reread])
-        return bool(read & self.memory.written(made))
+        read = self.memory.storages([kernel.bindings[n] for n in kernel.reread])
+        return bool(read & self.memory.written(kernel))
 
     def _part(
         self,
@@ -229,22 +229,22 @@ class ResidentRuns:
         written: dict[str, None],
     ) -> Part:
         """A part with its pointers in the whole kernel, to which it adds some."""
-        ran, made = [*exchange.of(number)], exchange.part(number)
+        ran, part = [*exchange.of(number)], exchange.part(number)
         own: dict[str, str] = {}
-        for pointer in made.kernel.pointers:
+        for pointer in part.kernel.pointers:
             at = number, pointer
             if at in exchange.sent or at in exchange.received:
                 own[pointer] = f"words{number}_{pointer}"
                 continue
             # A pass that does not run a part has the pointers of one that does.
             bound = {at: self._bound_of(passes[at], number, pointer) for at in ran}
-            found = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
-            place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
+            bound_by_pass = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
+            place = _Place(tuple([where for where, _ in bound_by_pass]), tuple([bound for _, bound in bound_by_pass]))
             own[pointer] = names.setdefault(place, f"x{len(names)}")
-            if pointer in made.kernel.written:
+            if pointer in part.kernel.written:
                 written[own[pointer]] = None
         sent: dict[str, Sent] = {}
-        for pointer in made.kernel.written:
+        for pointer in part.kernel.written:
             if (number, pointer) in exchange.sent:
                 sent[pointer] = exchange.sent[number, pointer]
             if (number, pointer) in exchange.kept:
@@ -254,7 +254,7 @@ class ResidentRuns:
         received = {n: got for (i, n), got in exchange.received.items() if i == number}
         after, waits = self._waits(passes, number, exchange)
         runs = range(ran[0], ran[-1] + 1)
-        return Part(made.kernel, own, after, sent, received, waits, exchange.near(number), runs)
+        return Part(part.kernel, own, after, sent, received, waits, exchange.near(number), runs)
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""
@@ -320,20 +320,20 @@ class ResidentRuns:
             counter=_COUNTER,
         )
         end = max([of.end for of in passes if isinstance(of.end, int)])
-        made = GpuKernel(kernel, "", bindings, workspace, end, tuple(checks), (_COUNTER,), packed)
-        return _Composed(made, alignment)
+        gpu_kernel = GpuKernel(kernel, "", bindings, workspace, end, tuple(checks), (_COUNTER,), packed)
+        return _Composed(gpu_kernel, alignment)
 
     def _bound_of(self, of: _Pass, number: int, pointer: str) -> tuple[Hashable, Value | Packed | Size | None]:
         """Where a pointer of a kernel points to, and what is there."""
-        made = of.kernels[number]
-        assert made is not None, "this pass runs it"
-        if pointer in made.workspace:
-            return ("workspace", made.workspace[pointer]), made.workspace[pointer]
-        if pointer in made.packed:
-            return ("packed", made.packed[pointer].key), made.packed[pointer]
-        if pointer in made.checks:
+        kernel = of.kernels[number]
+        assert kernel is not None, "this pass runs it"
+        if pointer in kernel.workspace:
+            return ("workspace", kernel.workspace[pointer]), kernel.workspace[pointer]
+        if pointer in kernel.packed:
+            return ("packed", kernel.packed[pointer].key), kernel.packed[pointer]
+        if pointer in kernel.checks:
             return ("check",), None
-        value = made.bindings[pointer]
+        value = kernel.bindings[pointer]
         at = self.memory.locations(value)
         if at.root in of.inner:
             # Kernels have the start of the workspace.
@@ -342,14 +342,14 @@ class ResidentRuns:
         return (self.memory.storage(value), at.offset), value
 
 
-def _grid(made: GpuKernel) -> int:
-    launch = made.kernel.launch
+def _grid(kernel: GpuKernel) -> int:
+    launch = kernel.kernel.launch
     assert launch is not None and isinstance(launch.grid, int), "it was checked"
     return launch.grid
 
 
-def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
-    return [made for at in own for made in steps[at][1] or ()]
+def _kernels(steps: LaunchedSteps, own: range) -> list[GpuKernel]:
+    return [kernel for at in own for kernel in steps[at][1] or ()]
 
 
-__all__ = ["IS_APART", "Judge", "ResidentRuns"]
+__all__ = ["IS_APART", "Judge", "PersistentRuns"]

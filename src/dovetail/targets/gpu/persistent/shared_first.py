@@ -32,28 +32,28 @@ def in_order(
 ) -> list[tuple[Step, Kernels]]:
     """The kernels of steps that were put in another order, by the steps of the plan: the kernels of one that comes
     earlier now are the first of the step that it comes before."""
-    found: list[Kernels] = [None] * len(steps)
+    by_step: list[Kernels] = [None] * len(steps)
     at = len(steps)
     for number, (_, kernels) in zip(reversed(order), reversed(moved), strict=True):
         if kernels is not None:
             at = min(at, number)
-            found[at] = (*kernels, *(found[at] or ()))
-    return [*zip(steps, found, strict=True)]
+            by_step[at] = (*kernels, *(by_step[at] or ()))
+    return [*zip(steps, by_step, strict=True)]
 
 
 def _shared(steps: Sequence[Step], memory: Footprints) -> set[int]:
     """The steps whose results many steps read, or these steps alone, and that need inputs and each other alone."""
-    found: set[int] = set()
+    shared: set[int] = set()
     for number in reversed(range(len(steps))):
         readers = {n for result in steps[number].results for n in memory.reading.get(result, ())}
-        if len(readers) >= MANY or (readers and readers <= found):
-            found.add(number)
-    made_by = {result: number for number, step in enumerate(steps) for result in step.results}
+        if len(readers) >= MANY or (readers and readers <= shared):
+            shared.add(number)
+    producers = {result: number for number, step in enumerate(steps) for result in step.results}
     for number, step in enumerate(steps):
         roots = [memory.locations(v).root for v in step.operands]
-        if any(root in made_by and made_by[root] not in found for root in roots):
-            found.discard(number)
-    return found
+        if any(root in producers and producers[root] not in shared for root in roots):
+            shared.discard(number)
+    return shared
 
 
 def _must_wait(memory: Footprints, earlier: Sequence[GpuKernel], later: Sequence[GpuKernel]) -> bool:

@@ -51,7 +51,7 @@ class Packer(Builder):
         super().__init__()
         self.shape = shape
         self.epilogue = epilogue
-        self.given = NamedArguments.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
         offsets = shape.layout(epilogue)
         self.words, self.sums, self.pixelsums, self.four, self.panels, self.seen_lines = (
             self.ptr_add(SCRATCH, offsets[name]) for name in ("words", "sums", "pixelsums", "four", "panels", "lines")
@@ -60,7 +60,7 @@ class Packer(Builder):
 
     def size(self, name: str) -> Int:
         known = self.shape.sizes[name]
-        return known if isinstance(known, int) else self.given.sizes[name]
+        return known if isinstance(known, int) else self.arguments.sizes[name]
 
     def ceil(self, x: Int, by: int) -> I64:
         return self.udiv(self.add(x, by - 1), by)
@@ -70,7 +70,7 @@ class Packer(Builder):
         if self.shape.zero is not None:
             return str((self.shape.zero + 128) % 256 - 128)
         kind = f"i{8 * self.shape.zero_bytes}"
-        held = self.let(f"load {kind}, ptr {self.given.pointers['z']}, align {self.shape.zero_bytes}")
+        held = self.let(f"load {kind}, ptr {self.arguments.pointers['z']}, align {self.shape.zero_bytes}")
         return held if self.shape.zero_bytes == 1 else self.let(f"trunc {kind} {held} to i8")
 
     def panel(self, number: I64) -> Ptr:
@@ -80,7 +80,7 @@ class Packer(Builder):
     def pack(self, image: I64, group: I64, first: I64, live: I64, panels: I64) -> None:
         """The strip as panels, and the sums of its columns."""
         shape = self.shape
-        x = self.ptr_add(self.given.pointers["x"], self.mul(image, self.size("x_image")))
+        x = self.ptr_add(self.arguments.pointers["x"], self.mul(image, self.size("x_image")))
         x = self.ptr_add(x, self.mul(self.mul(group, shape.channels), self.size("x_channel")))
         if shape.lines is not None:
             self._by_lines(x, first, live, panels, *shape.lines)
@@ -91,7 +91,7 @@ class Packer(Builder):
         if shape.has_offsets:
             _, single = byte_tile_function(shape.tile, 1)
             ones = shape.tile.row_bytes * shape.steps * shape.groups * shape.tiles
-            a = self.ptr_add(self.given.pointers["w"], ones)
+            a = self.ptr_add(self.arguments.pointers["w"], ones)
             with self.loop(0, panels) as panel:
                 onto = self.ptr_add(self.pixelsums, self.mul(panel, 4 * shape.tile.nr))
                 self.call(single, a, self.panel(panel), onto, shape.steps, 4 * shape.strip)
@@ -171,8 +171,8 @@ class Packer(Builder):
             self._copy_word(source, target, self.mul(at, 4), self.mul(at, 4))
 
     def _copy_word(self, source: Ptr, target: Ptr, here: I64, there: I64) -> None:
-        found = self.let(f"load i32, ptr {self.ptr_add(source, here)}, align 1")
-        self.emit(f"store i32 {found}, ptr {self.ptr_add(target, there)}, align 1")
+        word = self.let(f"load i32, ptr {self.ptr_add(source, here)}, align 1")
+        self.emit(f"store i32 {word}, ptr {self.ptr_add(target, there)}, align 1")
 
     def _copy_four(self, sources: list[Ptr], target: Ptr, count: I64, step: Int) -> None:
         """The bytes of four planes, those of one pixel next to each other; the last vector over the one before."""
@@ -207,8 +207,8 @@ class Packer(Builder):
     def _interleave_at(self, sources: list[Ptr], target: Ptr, at: I64, lanes: int) -> None:
         kind = f"<{lanes} x i8>"
         rows = [self.let(f"load {kind}, ptr {self.ptr_add(source, at)}, align 1") for source in sources]
-        found = self._interleaved(rows, lanes)
-        self.emit(f"store <{4 * lanes} x i8> {found}, ptr {self.ptr_add(target, self.mul(at, 4))}, align 1")
+        interleaved = self._interleaved(rows, lanes)
+        self.emit(f"store <{4 * lanes} x i8> {interleaved}, ptr {self.ptr_add(target, self.mul(at, 4))}, align 1")
 
     def _interleaved(self, rows: list[str], lanes: int) -> str:
         """Four vectors as one, in the sign that the tile multiplies."""
@@ -221,8 +221,8 @@ class Packer(Builder):
             for a, b in (rows[:2], rows[2:])
         )
         joined = self.let(f"shufflevector {both} {low}, {both} {high}, <{4 * lanes} x i32> <{quads}>")
-        found = self.let(f"shufflevector {wide} {joined}, {wide} poison, <{4 * lanes} x i32> <{mask}>")
-        return self.moved(wide, found, -128, 4 * lanes)
+        joined_rows = self.let(f"shufflevector {wide} {joined}, {wide} poison, <{4 * lanes} x i32> <{mask}>")
+        return self.moved(wide, joined_rows, -128, 4 * lanes)
 
     def moved(self, kind: str, x: str, by: int, lanes: int = 0) -> str:
         """Bytes in the sign that the tile multiplies."""
@@ -242,9 +242,9 @@ class Packer(Builder):
         tile = self.shape.tile
         kind = f"<{tile.step_bytes} x i8>"
         with self.loop(0, panels) as panel:
-            found = self.let(f"load {kind}, ptr {self.ptr_add(self.four, self.mul(panel, tile.step_bytes))}, align 1")
+            vector = self.let(f"load {kind}, ptr {self.ptr_add(self.four, self.mul(panel, tile.step_bytes))}, align 1")
             onto = self.ptr_add(self.panel(panel), self.mul(step, tile.step_bytes))
-            self.emit(f"store {kind} {found}, ptr {onto}, align 16")
+            self.emit(f"store {kind} {vector}, ptr {onto}, align 16")
 
     def _by_rows(self, x: Ptr, first: I64, live: I64, panels: I64) -> None:
         """Four rows of the patch matrix at a time, copied and then interleaved."""
@@ -326,8 +326,8 @@ class Packer(Builder):
                 self._copy_vector(source, target, at, "i8")
 
     def _copy_vector(self, source: Ptr, target: Ptr, at: I64, kind: str) -> None:
-        found = self.let(f"load {kind}, ptr {self.ptr_add(source, at)}, align 1")
-        self.emit(f"store {kind} {found}, ptr {self.ptr_add(target, at)}, align 1")
+        vector = self.let(f"load {kind}, ptr {self.ptr_add(source, at)}, align 1")
+        self.emit(f"store {kind} {vector}, ptr {self.ptr_add(target, at)}, align 1")
 
     def _interleave(self, step: I64, panels: I64) -> None:
         """Four rows as panels: the four bytes of a pixel are neighbours."""
@@ -337,9 +337,9 @@ class Packer(Builder):
             start = self.ptr_add(self.four, self.mul(panel, tile.nr))
             for vector in range(tile.nr // VECTOR):
                 here = [self.ptr_add(start, i * shape.strip + vector * VECTOR) for i in range(4)]
-                found = self._interleaved([self.let(f"load {_RAW}, ptr {at}, align 1") for at in here], VECTOR)
+                interleaved = self._interleaved([self.let(f"load {_RAW}, ptr {at}, align 1") for at in here], VECTOR)
                 there = self.ptr_add(onto, 4 * VECTOR * vector)
-                self.emit(f"store <{4 * VECTOR} x i8> {found}, ptr {there}, align 16")
+                self.emit(f"store <{4 * VECTOR} x i8> {interleaved}, ptr {there}, align 16")
 
 
 def int8_conv_code(shape: ByteImage, epilogue: Kernel) -> KernelCode:
@@ -374,7 +374,7 @@ class _Driver(Packer):
         weights = shape.tile.row_bytes * shape.steps
         start = self.add(self.mul(group, shape.tiles), self.mul(block, INT8.filters // shape.tile.mr))
         filters = self.smin(INT8.filters, self.sub(shape.filters, self.mul(block, INT8.filters)))
-        w = self.ptr_add(self.given.pointers["w"], self.mul(start, weights))
+        w = self.ptr_add(self.arguments.pointers["w"], self.mul(start, weights))
         _, full = byte_tile_function(shape.tile, shape.tile.mr)
         pitch = 4 * shape.strip
         with self.loop(0, panels) as panel:
@@ -390,16 +390,16 @@ class _Driver(Packer):
     def _epilogue_words(self, image: I64, number: I64, pixel: I64, live: I64) -> None:
         """The words of the epilogue for this cell."""
         shape = self.shape
-        given: list[Ptr | I64] = [
+        words: list[Ptr | I64] = [
             self.sums,
             self.pixelsums,
-            self.ptr_add(self.given.pointers["c"], self.mul(number, 8)),
+            self.ptr_add(self.arguments.pointers["c"], self.mul(number, 8)),
         ]
         if "z" in shape.pointers:
-            given.append(self.given.pointers["z"])
+            words.append(self.arguments.pointers["z"])
         for name in (*shape.operands, "y"):
-            at = self.ptr_add(self.given.pointers[name], self.mul(image, self.size(f"{name}_image")))
+            at = self.ptr_add(self.arguments.pointers[name], self.mul(image, self.size(f"{name}_image")))
             at = self.ptr_add(at, self.mul(number, self.size(f"{name}_row")))
-            given.append(self.ptr_add(at, self.mul(pixel, self.size(f"{name}_column"))))
-        given += [live if size == LIVE else self.given.sizes[str(size)] for size in self.epilogue.sizes]
-        store_words(self, given, self.words)
+            words.append(self.ptr_add(at, self.mul(pixel, self.size(f"{name}_column"))))
+        words += [live if size == LIVE else self.arguments.sizes[str(size)] for size in self.epilogue.sizes]
+        store_words(self, words, self.words)

@@ -77,22 +77,23 @@ def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
     tile = byte_tile_of(of.device)
     if tile is None:
         return NO_DOT
-    found = of.once(find_byte_product)
-    if isinstance(found, Refused):
-        return found
-    if found.product.op is not ops.conv:
-        return Refused("op_is_one_convolution", found.product.op.name)
-    if found.result.rank not in (3, 4):
-        return Refused("image_has_one_or_two_axes", str(found.result.type))
-    fitting = _fitting(replace(tile, weights_are_rows=True), found)
-    return Offer(lambda: _Writer(of, found, fitting).job(), lambda: found.cost(of.value))
+    byte_product = of.once(find_byte_product)
+    if isinstance(byte_product, Refused):
+        return byte_product
+    if byte_product.product.op is not ops.conv:
+        return Refused("op_is_one_convolution", byte_product.product.op.name)
+    if byte_product.result.rank not in (3, 4):
+        return Refused("image_has_one_or_two_axes", str(byte_product.result.type))
+    fitting = _fitting(replace(tile, weights_are_rows=True), byte_product)
+    return Offer(lambda: _Writer(of, byte_product, fitting).job(), lambda: byte_product.cost(of.value))
 
 
-def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
+def _fitting(tile: ByteTile, byte_product: ByteProduct) -> ByteTile:
     """The tile that leaves the fewest lanes empty, where sizes are known and any NR can be packed."""
-    match (*found.weights.value.shape[:2], product(found.weights.value.shape[2:]), product(found.result.shape[2:])):
+    weights = byte_product.weights.value
+    match (*weights.shape[:2], product(weights.shape[2:]), product(byte_product.result.shape[2:])):
         case (int(filters), int(channels), int(taps), int(pixels)) if is_by_channels(channels, taps):
-            return fitting_tile(tile, filters // int(found.product.attrs["groups"]), pixels)
+            return fitting_tile(tile, filters // int(byte_product.product.attrs["groups"]), pixels)
         case _:
             return tile
 
@@ -101,13 +102,13 @@ class _Writer(ByteJob):
     """The job of one convolution while it is put together."""
 
     def job(self) -> Job | Refused:
-        found, views = self.contraction, self.contraction.body.views
-        image = views[found.factor.bytes]
+        contraction, views = self.contraction, self.contraction.body.views
+        image = views[contraction.factor.bytes]
         if image.offset != 0:
             return Refused("image_starts_at_an_operand", "a view within an operand")
-        self._image(found.factor.bytes, image.strides)
-        groups = int(found.product.attrs["groups"])
-        weights = found.weights
+        self._image(contraction.factor.bytes, image.strides)
+        groups = int(contraction.product.attrs["groups"])
+        weights = contraction.weights
         pack = ByteFilters(weights.number, self.tile.mr, groups)
         self.bindings["w"] = weights.packed(f"bytes filters {self.tile.mr} {groups}", pack)
         self.bindings["c"] = weights.packed("bytes rows", ByteRows(weights.number))
@@ -122,7 +123,7 @@ class _Writer(ByteJob):
                 f"{name}_image": spread[0], f"{name}_row": spread[1], f"{name}_column": column[0] if column else 0
             }  # fmt: skip
         self.sizes["pixels"] = product(pixels)
-        self._flatten(found.factor.bytes)
+        self._flatten(contraction.factor.bytes)
         return self._finished(groups)
 
     def _image(self, x: Value, strides: tuple[Size, ...]) -> None:
@@ -146,10 +147,10 @@ class _Writer(ByteJob):
             self.sizes |= {"x_row": 0, "height": 1, "width": pixels, "out_width": pixels}
 
     def _finished(self, groups: int) -> Job:
-        found, (filters, channels, *window) = self.contraction, self._static(self.contraction.weights.value.shape)
-        attrs, zero = found.product.attrs, found.factor.zero
+        contraction, (filters, channels, *window) = self.contraction, self._static(self.contraction.weights.value.shape)
+        attrs, zero = contraction.product.attrs, contraction.factor.zero
         known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
-        images, threads = found.result.shape[0] * groups, self.of.device.threads
+        images, threads = contraction.result.shape[0] * groups, self.of.device.threads
         shape = ByteImage(
             self.tile,
             strip_of(self.tile, self.sizes["pixels"], images, filters // groups, threads),
@@ -160,8 +161,8 @@ class _Writer(ByteJob):
             self._two(attrs["strides"]),
             self._two(attrs["dilations"]),
             any(p != 0 for p in attrs["padding"]),
-            found.factor.dtype is i8,
-            found.weights.has_offsets,
+            contraction.factor.dtype is i8,
+            contraction.weights.has_offsets,
             None if known is None else int(known.real),
             0 if zero is None else zero.dtype.itemsize,
             tuple(self.beside.values()),

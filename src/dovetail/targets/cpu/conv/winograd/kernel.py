@@ -21,8 +21,8 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.filters_in_lanes import (
+    PixelTiles,
     RegisterTile,
-    Tiles,
     broadcast_tiles,
     transpose_sums,
     write_broadcast_tile,
@@ -263,7 +263,7 @@ def _multiply(
     filter_block: I64,
 ) -> None:
     """The matrix products of all spots, piece by piece of the channels."""
-    tiles = Tiles.of(t, tile, t.sub(part.stop, part.start))
+    tiles = PixelTiles.of(t, tile, t.sub(part.stop, part.start))
     before = t.sub(part.start, t.mul(part.upper, part.columns))
     with t.loop(0, scheme.spots) as spot, t.loop(0, t.ceil_div(a.channels, a.piece)) as piece:
         first = t.mul(piece, a.piece)

@@ -73,8 +73,8 @@ def deinterleave(device: CpuDevice, down: int, across: int) -> Function:
             there = t.ptr_add(Ptr("%s"), t.add(t.add(plane, row), t.mul(column, 4)))
             with t.when(inside):
                 here = t.ptr_add(t.ptr_add(Ptr("%x"), t.mul(line, I64("%row_step"))), t.mul(start, 4))
-                found = [t.load_masked(mask, t.ptr_add(here, t.bytes * i)) for i, mask in enumerate(masks)]
-                for phase, x in enumerate(_deinterleaved(t, found)):
+                pixels = [t.load_masked(mask, t.ptr_add(here, t.bytes * i)) for i, mask in enumerate(masks)]
+                for phase, x in enumerate(_deinterleaved(t, pixels)):
                     t.store_masked(own, x, t.ptr_add(there, t.mul(plane_step, phase)))
             with t.unless(inside):
                 for phase in range(across):
@@ -82,11 +82,11 @@ def deinterleave(device: CpuDevice, down: int, across: int) -> Function:
     return t.function(_deinterleave_signature(lanes, down, across))
 
 
-def _deinterleaved(t: VectorBuilder, found: Sequence[Vec]) -> list[Vec]:
+def _deinterleaved(t: VectorBuilder, vectors: Sequence[Vec]) -> list[Vec]:
     """Contiguous elements in one, two or four vectors, deinterleaved to as many."""
-    if len(found) == 1:
-        return list(found)
-    pairs = list(zip(found[::2], found[1::2], strict=True))
+    if len(vectors) == 1:
+        return list(vectors)
+    pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
     even = _deinterleaved(t, [t.shuffle(x, y, range(0, 2 * t.lanes, 2)) for x, y in pairs])
     odd = _deinterleaved(t, [t.shuffle(x, y, range(1, 2 * t.lanes, 2)) for x, y in pairs])
     return [x for both in zip(even, odd, strict=True) for x in both]

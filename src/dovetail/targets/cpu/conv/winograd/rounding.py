@@ -36,8 +36,8 @@ class Layers:
     @staticmethod
     def of(locations: TensorLocations) -> Layers:
         """Those of the steps of a run."""
-        found = [one for value in locations.steps if (one := Convolution.of(value)) is not None]
-        long = [one for one in found if one.result.dtype is f32 and _products(one) >= LIMITS.long_sums]
+        layers = [one for value in locations.steps if (one := Convolution.of(value)) is not None]
+        long = [one for one in layers if one.result.dtype is f32 and _products(one) >= LIMITS.long_sums]
         return Layers(len(long), sum(map(_is_large, long)))
 
     @property
@@ -49,9 +49,9 @@ class Layers:
         return f"{self.large} of {self.count} layers"
 
 
-def schemes_for(found: Convolution, locations: TensorLocations) -> Collection[Scheme]:
+def schemes_for(conv: Convolution, locations: TensorLocations) -> Collection[Scheme]:
     """The schemes that may serve a layer, the preferred first."""
-    if found.is_rounded_to_16_bits:
+    if conv.is_rounded_to_16_bits:
         return OF_16_BITS
     return LARGE if locations.is_fast or locations.once(Layers.of).are_mostly_plain else SMALL
 

@@ -61,21 +61,21 @@ class Axis:
     def into(self, t: VectorBuilder, d: Sequence[Vec]) -> list[Vec]:
         """Transform pixels: rows are the coefficients of products of (x - point)."""
         every = _coefficients(self.pairs)
-        found = [_sum(t, every, d[0::2])]
+        transformed = [_sum(t, every, d[0::2])]
         for point in self.pairs:
             others = _coefficients([p for p in self.pairs if p != point])
             even, odd = _sum(t, others, d[2::2]), _sum(t, others, d[1:-1:2])
-            found += [_add(t, point, odd, even), _add(t, -point, odd, even)]
-        return [*found, _sum(t, every, d[1::2])]
+            transformed += [_add(t, point, odd, even), _add(t, -point, odd, even)]
+        return [*transformed, _sum(t, every, d[1::2])]
 
     def back(self, t: VectorBuilder, m: Sequence[Vec]) -> list[Vec]:
         """Transform sums: powers of the points."""
         both = list(zip(m[1:-1:2], m[2:-1:2], strict=True))
         even, odd = [t.fadd(x, y) for x, y in both], [t.fsub(x, y) for x, y in both]
-        found = [t.fadd(m[0], _sum(t, [1.0] * len(even), even))]
+        results = [t.fadd(m[0], _sum(t, [1.0] * len(even), even))]
         for power in range(1, self.out):
-            found.append(_sum(t, [p**power for p in self.pairs], odd if power % 2 else even))
-        return [*found[:-1], t.fadd(found[-1], m[-1])]
+            results.append(_sum(t, [p**power for p in self.pairs], odd if power % 2 else even))
+        return [*results[:-1], t.fadd(results[-1], m[-1])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +130,16 @@ class Scheme:
 
 def _along_both(t: VectorBuilder, down: Transform, across: Transform, values: Sequence[Vec], columns: int) -> list[Vec]:
     """Transform a rectangle along its columns, then along its rows."""
-    found = [down(t, values[j::columns]) for j in range(columns)]
-    return [x for row in zip(*found, strict=True) for x in across(t, row)]
+    by_column = [down(t, values[j::columns]) for j in range(columns)]
+    return [x for row in zip(*by_column, strict=True) for x in across(t, row)]
 
 
 def _coefficients(points: Sequence[float]) -> list[float]:
     """Of the product of x² - p² over points p, by ascending powers of x²."""
-    found = [1.0]
+    coefficients = [1.0]
     for p in points:
-        found = [a - p * p * b for a, b in zip([0.0, *found], [*found, 0.0], strict=True)]
-    return found
+        coefficients = [a - p * p * b for a, b in zip([0.0, *coefficients], [*coefficients, 0.0], strict=True)]
+    return coefficients
 
 
 def _sum(t: VectorBuilder, factors: Sequence[float], values: Sequence[Vec]) -> Vec:

@@ -15,7 +15,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Packed, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Candidates, ConvTiler, Effort, between
 from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile_of
 from dovetail.targets.cpu.conv.packing import bindings
@@ -37,12 +37,12 @@ LIMITS_OF: dict[Scheme, WinogradLimits] = {
 }
 
 
-def winograd(schemes: Collection[Scheme], found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def winograd(schemes: Collection[Scheme], conv: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidates:
     """The kernels of a convolution by the schemes that may serve it."""
     of = problem.geometry
-    if (of.strides, problem.groups) != ((1, 1), 1) or found.x.rank != 4 or of.window not in ((3, 3), (5, 5)):
-        found_window = f"{of.window}, strides {of.strides}, {problem.groups} groups"
-        return Refused("window_is_3x3_or_5x5_without_strides", found_window)
+    if (of.strides, problem.groups) != ((1, 1), 1) or conv.x.rank != 4 or of.window not in ((3, 3), (5, 5)):
+        window = f"{of.window}, strides {of.strides}, {problem.groups} groups"
+        return Refused("window_is_3x3_or_5x5_without_strides", window)
     if not problem.is_level:
         return LEVEL
     of_window = [s for s in schemes if of.window == (s.taps, s.taps)]
@@ -56,16 +56,16 @@ def winograd(schemes: Collection[Scheme], found: Convolution, problem: ConvProbl
         least = LIMITS_OF[of_window[0]]
         sizes = f"{problem.channels} channels and {problem.filters} filters"
         return Refused("channels_and_filters_pay_for_transforms", sizes, f"{least.channels} and {least.filters}")
-    return [_candidate(found, problem, device, scheme) for scheme in fitting]
+    return [_candidate(conv, problem, device, scheme) for scheme in fitting]
 
 
-def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
+def _candidate(conv: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
     """The kernel of a convolution by one of the schemes."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
-    w = Packed(found.w, f"winograd {scheme.name} {tile.block}", TransformedWeights(scheme, tile.block))
+    tile = broadcast_tile_of(device, problem.filters, conv.epilogue, equidistant=True)
+    w = Packed(conv.w, f"winograd {scheme.name} {tile.block}", TransformedWeights(scheme, tile.block))
     tiler, dilated = Winograd(problem, scheme, tile), problem.geometry.dilations != (1, 1)
     code = partial(winograd_code, scheme, tile, dilated)
-    return Candidate(bindings(found, w, tile.block), tiler, code, f"winograd {scheme.name}")
+    return Candidate(bindings(conv, w, tile.block), tiler, code, f"winograd {scheme.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,6 @@ class TransformedWeights:
         packed = np.zeros((blocks * self.block, w.shape[1], spots), np.float32)
         packed[: w.shape[0]] = self.scheme.weights(w)
         split = packed.reshape((blocks, self.block, w.shape[1], spots))
-        found = aligned((blocks, spots, w.shape[1], self.block))
-        found[...] = split.transpose((0, 3, 2, 1))
-        return normal(found)
+        blocked = aligned((blocks, spots, w.shape[1], self.block))
+        blocked[...] = split.transpose((0, 3, 2, 1))
+        return normal(blocked)

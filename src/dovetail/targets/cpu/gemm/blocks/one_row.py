@@ -16,7 +16,7 @@ from functools import partial
 
 from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
-from dovetail.codegen.llvm.simd import Step, Stream, due, numbers, same, zeros
+from dovetail.codegen.llvm.simd import Emit, Stream, due, numbers, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import ABOVE, BIAS, LINE, MAGIC, BlockKernel
@@ -177,7 +177,7 @@ class SixBits(OneRow):
             sums[group] = self.dot_by_lane(sums[group], codes, limbs[group], step)
             self.scaling.next()
 
-    def _scaled(self, integers: NeonIntegers, x: Ptr, group: int, sums: Vec) -> list[Step]:
+    def _scaled(self, integers: NeonIntegers, x: Ptr, group: int, sums: Vec) -> list[Emit]:
         """Instructions that add the sums of a group times its scale, one after the other."""
         values: dict[str, Vec] = {}
 
@@ -285,7 +285,7 @@ class Nested(OneRow):
         self.scaling = Stream(self._scaled((low, whole), above, scales, integers[group // 4], group % 4))
         return then
 
-    def _scaled(self, sums: tuple[Vec, Vec], above: Vec, scales: Vec, integers: Vec, place: int) -> list[Step]:
+    def _scaled(self, sums: tuple[Vec, Vec], above: Vec, scales: Vec, integers: Vec, place: int) -> list[Emit]:
         """Instructions that add the sums of a group times its scale, one after the other."""
         values = {"total": above}
 
@@ -317,7 +317,7 @@ class Nested(OneRow):
         bits = self.instruction(name, self.raw, integers, same(self.raw, _HIGHEST), numbers(self.raw, order))
         return self.bitcast(bits, "float", lanes)
 
-    def _without_lows(self, words: Ptr, halves: Ptr, values: dict[str, Vec]) -> list[Step]:
+    def _without_lows(self, words: Ptr, halves: Ptr, values: dict[str, Vec]) -> list[Emit]:
         """Instructions that take the integers of a block's lows times sums of the row, of two limbs, from what is held.
 
         The integers of four groups are multiplied at once.
@@ -352,7 +352,7 @@ class Nested(OneRow):
         def subtract() -> None:
             values["held"] = self.placed(self.fma(values["total"], values["scales"], values["held"]))
 
-        steps: list[Step] = [load]
+        steps: list[Emit] = [load]
         for quad in range(len(quads)):
             steps += [partial(unpack, quad), partial(multiply, quad, 1), partial(multiply, quad, 0)]
         return [*steps, scale, join, add, subtract]

@@ -12,7 +12,7 @@ from functools import cache
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
-from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, Step, Stream, same, zeros
+from dovetail.codegen.llvm.simd import Emit, PhiLoop, SimdBuilder, Stream, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import HALVES, HalfTile
@@ -244,7 +244,7 @@ class _RowInOrder(_Rows):
             products = Stream([self._product(v, weights, factors[0][part], accumulators) for v in range(self.vectors)])
         products.rest()
 
-    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, accumulators: dict[tuple[int, int], Vec]) -> Step:
+    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, accumulators: dict[tuple[int, int], Vec]) -> Emit:
         def add() -> None:
             # Placed before and after: LLVM would otherwise compute it right after its weights.
             held = self.placed(accumulators[0, v])
