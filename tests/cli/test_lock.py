@@ -68,3 +68,21 @@ def test_a_lock_names_its_placement(tmp_path: Path) -> None:
     assert placed([str(tmp_path / "lock"), "data"]) == ("data", dict(made.place))
     with pytest.raises(LoadError, match="place x"):
         read_lock(f"{made}place x\n", "lock")
+
+
+def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> None:
+    model = str(tmp_path / "regions.txt")
+    text = "graph regions(x: f32[4, 8], z: f32[4, 8]) {\n  %0 = add(x, z) : f32[4, 8]\n  %1 = exp(%0) : f32[4, 8]\n"
+    Path(model).write_text(f"{text}  return y = %1\n}}\n", encoding="utf-8")
+    assert "region" in shell("explain", model).out
+    assert "fused" not in shell("lock", model).out
+    said = shell("check", model)
+    assert said.code == 0 and "GAINED" not in said.out
+
+
+def test_a_graph_in_a_file_of_any_name_has_its_lock_beside_it(shell: Shell, layer: str, tmp_path: Path) -> None:
+    saved = tmp_path / "model.dt"
+    saved.write_text(Path(layer).read_text(encoding="utf-8"), encoding="utf-8")
+    assert f"written to {tmp_path / 'model.lock'}" in shell("lock", str(saved)).out
+    assert shell("check", str(saved)).code == 0
+    assert "--lock model.lock" in shell.fails(1, "lock", "bert:layers=1")

@@ -292,3 +292,19 @@ def test_memory_that_runs_out_is_said_in_words(shell: Shell, monkeypatch: pytest
 
     monkeypatch.setattr(entry, "COMMANDS", (Command("greedy", "Takes too much.", (), greedy),))
     assert "not enough memory" in shell.fails(1, "greedy")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--sise", "rows=2"], "did you mean --size?"),
+        (["--sise=rows=2"], "did you mean --size?"),
+        (["--qqqqqq"], "dovetail explain --help lists what there is"),
+        (["--without", "swiglo"], "did you mean swiglu?"),
+        (["--require", "swigl=2"], "did you mean swiglu?"),
+    ],
+)
+def test_a_misspelt_option_or_rule_has_the_nearest_in_its_hint(
+    words: list[str], hint: str, shell: Shell, layer: str
+) -> None:
+    assert hint in shell.fails(1, "explain", layer, *words)

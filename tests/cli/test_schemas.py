@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from dovetail.cli.dispatch import COMMANDS
 from tests.cli.commands import SMALL, Shell
 from tests.cli.schemas import problems, schema_of
 
+EXPORTED = Path(__file__).parents[1] / "data" / "exporters" / "bert__ts14__eager__dynamic.onnx"
+"""A model with symbolic sizes, and rewrites of what no node of its file is the origin of."""
 JSON = [command.name for command in COMMANDS if command.prints_json]
 
 
@@ -30,6 +33,8 @@ def test_every_schema_says_its_version(name: str) -> None:
     [
         ["explain", SMALL["bert"], "--all"],
         ["plan", SMALL["unet"]],
+        ["plan", "llama:layers=1,hidden=64,heads=4,kv_heads=2,inner=96,vocabulary=100"],
+        ["verify", str(EXPORTED)],
         ["run", SMALL["bert"], "--random", "0"],
         ["quantize", SMALL["llama"]],
         ["catalog"],
@@ -38,7 +43,7 @@ def test_every_schema_says_its_version(name: str) -> None:
         ["doctor"],
         ["diff", SMALL["unet"], SMALL["unet"]],
     ],
-    ids=lambda line: line[0],
+    ids=lambda line: f"{line[0]}-{line[-1].rpartition('/')[2][:6]}",
 )
 def test_outputs_are_as_their_schemas_say(shell: Shell, line: list[str]) -> None:
     said = shell(*line, "--json")

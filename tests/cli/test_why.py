@@ -170,3 +170,8 @@ def test_a_gpu_tells_its_table_too(shell: Shell, tmp_path: Path) -> None:
     path.write_text("graph map(x: f32[4, 4]) {\n  %0 = exp(x)\n  return y = %0\n}\n")
     told = shell("why", str(path), "%0", "--target", "cuda", "--json").data["considered"]
     assert [c["name"] for c in told if c["taken"]] == ["map"] and "host" in [c["name"] for c in told]
+
+
+def test_an_origin_is_named_in_letters_of_any_case(shell: Shell, layer: str) -> None:
+    said = shell("why", layer, "THE Sum")
+    assert said.code == 0 and said.out.startswith("%1 = add"), said

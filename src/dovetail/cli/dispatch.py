@@ -142,7 +142,10 @@ def words_of(argv: Sequence[str]) -> list[str]:
 def _run(argv: Sequence[str] | None, reporter: Reporter | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
-    args = parser.parse_args(words_of(words))
+    current = words_of(words)
+    args, unknown = parser.parse_known_args(current)
+    if unknown:
+        _refuse(unknown, next((one for one in COMMANDS if current[0] == one.name), None))
     args.argv = words
     args.reporter = reporter
     if "run" not in args:
@@ -161,6 +164,16 @@ def _run(argv: Sequence[str] | None, reporter: Reporter | None) -> int:
     if answer.failure is not None:
         raise answer.failure
     return 0
+
+
+def _refuse(unknown: Sequence[str], command: Command | None) -> NoReturn:
+    """Refuse words that a command does not take, with the option that the first one resembles."""
+    flag = unknown[0].partition("=")[0]
+    flags = [argument.name for argument in command.arguments if not argument.hidden] if command is not None else []
+    near = nearest(flag, [name for name in flags if name.startswith("-")])
+    asked = f"dovetail {command.name}" if command is not None else "dovetail"
+    hint = f"did you mean {near[0]}?" if near else f"{asked} --help lists what there is"
+    raise OptionError(f"unrecognized arguments: {' '.join(unknown)}", hint=hint)
 
 
 def _visible(text: str) -> str:

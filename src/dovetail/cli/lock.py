@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dovetail.cli import place as placing
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.model import is_built_in
 from dovetail.cli.options import COMPILING, JSON, asked_graph, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.report.atomic_write import write_atomically
@@ -56,10 +57,9 @@ def _placed(args: argparse.Namespace, made: Lock) -> Lock:
 def _place(args: argparse.Namespace) -> Path:
     if args.lock is not None:
         return Path(args.lock)
-    model = Path(args.model)
-    if model.suffix not in (".onnx", ".dove", ".txt"):
-        raise OptionError(f"where the lock of {args.model} lies is not clear", hint="name it: --lock model.lock")
-    return model.with_suffix(".lock")
+    if is_built_in(args.model):
+        raise OptionError(f"where to keep the lock of {args.model} is not clear", hint="name it: --lock model.lock")
+    return Path(args.model).with_suffix(".lock")
 
 
 def _read(place: Path) -> Lock:

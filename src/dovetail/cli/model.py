@@ -33,6 +33,13 @@ def is_onnx(model: str) -> bool:
     return model.partition(":")[0] not in BUILDERS and Path(model).suffix == ".onnx"
 
 
+def is_built_in(model: str) -> bool:
+    """Whether MODEL is a built-in one, or a name without a file."""
+    name = model.partition(":")[0]
+    named = not Path(name).suffix and "/" not in model and "\\" not in model and "\0" not in model
+    return name in BUILDERS or (named and not _exists(model))
+
+
 def graph_of(model: str, fixed: Mapping[str, Any] | None = None, *, train: bool = False) -> Graph:
     """The graph that MODEL names. `fixed` is what has one value in every run of an ONNX model.
 
@@ -43,7 +50,7 @@ def graph_of(model: str, fixed: Mapping[str, Any] | None = None, *, train: bool 
         raise OptionError(f"--fixed {next(iter(fixed))}, and {model} is no ONNX model", hint="--size gives sizes")
     if name in BUILDERS:
         return build(name, options, given=bool(colon))
-    if not Path(name).suffix and "/" not in model and "\\" not in model and "\0" not in model and not _exists(model):
+    if is_built_in(model):
         near = nearest(name, BUILDERS)
         listed = f"did you mean {near[0]}?" if near else f"built-in models are {', '.join(BUILDERS)}"
         raise OptionError(f"there is neither a file nor a built-in model {model!r}", hint=listed)

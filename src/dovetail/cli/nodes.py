@@ -33,6 +33,8 @@ def find(graph: Graph, names: dict[Value, str], asked: str) -> list[Value]:
     matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=True) for w in words)]
     if not matching and named is None:
         matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=False) for w in words)]
+    if not matching and named is None:
+        matching = [v for v in computed if words and all(w.lower() in graph.where(v).lower() for w in words)]
     if len(matching) == 1:
         return matching
     whole = {str(o) for v in matching for o in graph.origins.get(v, ()) if _is_named(o, asked)}

@@ -116,7 +116,7 @@ def _input_of(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.
     open_ = sorted({s for size in value.shape for s in symbols(size)} - sizes.keys())
     if open_:
         wanted = " ".join(f"--size {s}=1" for s in open_)
-        raise BindError(f"the input {name} ({value.type}) has sizes that nothing tells", hint=f"give them: {wanted}")
+        raise BindError(f"the input {name} ({value.type}) has sizes that are not known", hint=f"give them: {wanted}")
     return random_array(value, sizes, rng)
 
 

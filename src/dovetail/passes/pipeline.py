@@ -22,6 +22,7 @@ from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.verify import verify
+from dovetail.nearest import nearest
 from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.passes.claims import Claims, Dispatch
@@ -358,7 +359,9 @@ def check_names(setup: Setup, passes: Sequence[Pass] = PASSES) -> None:
     known = {p.name for p in passes} | rules | {rule.name for rule in (*RULES, *INTEGER_RULES, *ALGEBRA)}
     for name in sorted(setup.without):
         if name not in known:
-            raise OptionError(f"there is no pass or rule {name!r}", hint=f"passes: {', '.join(p.name for p in passes)}")
+            near = nearest(name, sorted(known))
+            hint = f"did you mean {near[0]}?" if near else f"passes: {', '.join(p.name for p in passes)}"
+            raise OptionError(f"there is no pass or rule {name!r}", hint=hint)
         if name in REQUIRED:
             raise OptionError(f"{name} cannot be switched off", hint="no target runs a graph without it")
 

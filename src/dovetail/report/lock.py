@@ -75,7 +75,7 @@ class Lock:
         more = [
             f"{rule}: {n} of {self.fused.get(rule, 0)}"
             for rule, n in found.fused.items()
-            if n > self.fused.get(rule, 0)
+            if n > self.fused.get(rule, 0) and rule not in _LEFT
         ]
         return (
             *more,

@@ -135,7 +135,9 @@ def _required(require: Any, setup: Setup) -> dict[str, int]:
     )
     for rule in wanted:
         if rule not in names:
-            raise OptionError(f"there is no rule {rule!r} to require", hint=f"the rules are {', '.join(sorted(names))}")
+            near = nearest(rule, sorted(names))
+            hint = f"did you mean {near[0]}?" if near else f"the rules are {', '.join(sorted(names))}"
+            raise OptionError(f"there is no rule {rule!r} to require", hint=hint)
     return wanted
 
 
