@@ -21,9 +21,11 @@ from dovetail.ir.dtype import bf16, f16, f32, u8
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
+from dovetail.settings import Precision
 
 ROWS = (1, 2, 4, 8, 16, 64)
 FLOATS = "f32"
+PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
 HALVES = {"f16": f16, "bf16": bf16}
 
 
@@ -37,7 +39,7 @@ def main() -> int:
     given = parser.parse_args()
     programs = {(FLOATS, "exact"): _program(FLOATS, given.n, given.k, "exact")}
     for name in given.formats:
-        for precision in ("exact", "fast"):
+        for precision in PRECISIONS:
             programs[name, precision] = _program(name, given.n, given.k, precision)
     print(
         f"{'':14}"
@@ -68,7 +70,7 @@ def _bytes(name: str, n: int, k: int) -> int:
     return n * k // FORMATS[name].elements * FORMATS[name].bytes
 
 
-def _program(name: Any, n: int, k: int, precision: str) -> Program:
+def _program(name: Any, n: int, k: int, precision: Precision) -> Program:
     """x @ w with weights of a format."""
     rng = np.random.default_rng(0)
     x = leaf.input("x", f32[symbol("m"), k])

@@ -25,12 +25,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 HERE = Path(__file__).resolve().parents[1]
 Run = Callable[[], object]
 Settle = Callable[[], None]
 FILES = ("q8_0", "q4_k_m")
+PRECISIONS: tuple[Literal["exact", "fast"], ...] = ("exact", "fast")
 CACHED, PROMPT, FILE_LAYERS = 512, 64, 4
 GPU_MODELS = ("minilm_1x16", "minilm_1x128", "minilm_32x128", "bert_32x128", "resnet50_1", "resnet50_32", "unet_block")
 GPU_F32 = ("minilm_1x128", "bert_1x128", "resnet50_1")
@@ -217,7 +218,7 @@ def cpu_cases(threads: int) -> Cases:
 
     from decode_steps.files import write_qwen3
 
-    def decoder(kind: str, tokens: int, precision: str) -> Run:
+    def decoder(kind: str, tokens: int, precision: Literal["exact", "fast"]) -> Run:
         path = HERE / "build" / "decoders" / f"{kind}_{FILE_LAYERS}.gguf"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_qwen3(path, kind, FILE_LAYERS)
@@ -233,7 +234,7 @@ def cpu_cases(threads: int) -> Cases:
         return step
 
     for kind in FILES:
-        for precision in ("exact", "fast"):
+        for precision in PRECISIONS:
             for tokens in (1, PROMPT):
                 name = f"decoder/{kind}_{precision}_{tokens}"
                 yield name, lambda k=kind, t=tokens, p=precision: decoder(k, t, p)

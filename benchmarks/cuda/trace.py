@@ -88,7 +88,7 @@ def main() -> None:
     from dovetail.targets.cuda.driver.driver import driver as drivers
     from dovetail.targets.cuda.runs import runner as runners
 
-    driver = drivers.driver()
+    driver = drivers()
     was = driver.description
     frames: list[Any] = []
     made = runners.DeviceFrame

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
@@ -117,6 +117,10 @@ class Settings:
     )
 
 
+Precision: TypeAlias = Literal["exact", "fast", "bf16"]
+"""What products may round."""
+
+
 class OtherSettings(TypedDict, total=False):
     """The fields of `Settings` as keyword options, but for `precision`, which training has another one of."""
 
@@ -137,7 +141,7 @@ class OtherSettings(TypedDict, total=False):
 class SettingsOptions(OtherSettings, total=False):
     """The fields of `Settings` as keyword options."""
 
-    precision: Literal["exact", "fast", "bf16"]
+    precision: Precision
 
 
 FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType(

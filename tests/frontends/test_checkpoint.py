@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -161,12 +161,12 @@ def test_adapters_of_peft_are_refused_with_what_reads_them(tmp_path: Path) -> No
 
 
 def test_options_of_language_models_are_all_named(tmp_path: Path) -> None:
-    folder = written(tmp_path, CONFIG)
+    folder, model = written(tmp_path, CONFIG), cast(Any, LanguageModel)
     with pytest.raises(OptionError, match="no option 'n_ctx'") as raised:
-        LanguageModel(folder, n_ctx=64)
+        model(folder, n_ctx=64)
     assert all(name in str(raised.value) for name in ("kv_cache", "adapter", "context", "threads"))
     with pytest.raises(OptionError, match="did you mean context"):
-        LanguageModel(folder, contxt=64)
+        model(folder, contxt=64)
 
 
 def test_language_models_where_graphs_are_read_are_told_as_such(tmp_path: Path) -> None:

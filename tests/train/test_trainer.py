@@ -256,10 +256,11 @@ def test_the_hint_about_weights_that_the_loss_does_not_reach_can_be_followed() -
 
 
 def test_options_are_named_before_anything_else() -> None:
+    trainer_of: Any = Trainer
     with pytest.raises(OptionError, match="no option 'nonsense'"):
-        Trainer("nowhere.onnx", "no loss", nonsense=1)
+        trainer_of("nowhere.onnx", "no loss", nonsense=1)
     with pytest.raises(OptionError, match="did you mean clip_norm"):
-        Trainer(line(), "mean_squared", clip_nrom=1.0)
+        trainer_of(line(), "mean_squared", clip_nrom=1.0)
     with pytest.raises(OptionError, match="did you mean 'adam'"):
         Trainer(line(), "mean_squared", "adamv")
     with pytest.raises(OptionError, match=r"make one: AdamW\(\)"):

@@ -32,13 +32,13 @@ SIMULATED: Target = replace(TARGET, compile=_compile)
 class _Assembling(SimulatedDriver):
     """The simulated device, whose kernels also become PTX for an H200, and some of them machine code."""
 
-    def ptx(self, made: GpuKernel) -> str:
-        if zlib.crc32(made.text.encode()) % ASSEMBLED:
-            assert ".entry" in to_ptx(made.text, self.architecture)
+    def ptx(self, kernel: GpuKernel) -> str:
+        if zlib.crc32(kernel.text.encode()) % ASSEMBLED:
+            assert ".entry" in to_ptx(kernel.text, self.architecture)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                assembled(made, self.architecture, Path(folder))
-        return super().ptx(made)
+                assembled(kernel, self.architecture, Path(folder))
+        return super().ptx(kernel)
 
 
 def _assembled(plan: Plan, settings: Settings) -> CudaGraph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -36,7 +36,9 @@ class Card:
         self.library = FakeCublasLt(self.driver.library)
         self.driver.library.seconds = dict.fromkeys(("contract", "contract_parts"), 1e-3)
 
-    def compile(self, graph: Graph, cache: Path | str = "off", tune: str = "always", **options: Any) -> Program:
+    def compile(
+        self, graph: Graph, cache: Path | str = "off", tune: Literal["auto", "always", "off"] = "always", **options: Any
+    ) -> Program:
         return dovetail.compile(graph, target=target_of(self.driver), cache=str(cache), tune=tune, **options)
 
     def launches(self) -> list[str]:

@@ -93,7 +93,7 @@ def test_attention_that_does_not_fit_shared_memory_has_no_kernel() -> None:
     q, k, v = (x_of(f16, 1, 2, 64, 256, name=n) for n in "qkv")
     plan = make_plan(Graph.of({"y": library.attention(q, k, v, scale=0.1)}), target="cuda")
     assert len(kernels_of(plan)) == 1
-    small = GpuDevice("sm_89", 108, 64 << 10, matrix_instructions=matrix_instructions("sm_89"))
+    small = GpuDevice("sm_89", 108, 32 << 10, matrix_instructions=matrix_instructions("sm_89"))
     assert not kernels_of(plan, device=small)
 
 

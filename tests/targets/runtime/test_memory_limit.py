@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,8 @@ def test_a_limit_of_ones_own(target: str) -> None:
 
 
 def test_a_limit_is_a_number_of_bytes() -> None:
-    for wrong in (-1, True, "1 GB"):
+    wrongs: tuple[Any, ...] = (-1, True, "1 GB")
+    for wrong in wrongs:
         with pytest.raises(OptionError, match="memory_limit"):
             dovetail.compile(spread(4), memory_limit=wrong)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Engine:
 
     def __init__(self) -> None:
         try:
-            from egglog import bindings  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+            bindings: Any = import_module("egglog.bindings")
         except ImportError:
             raise OptionError(
                 "the engine egglog is not installed", hint="python -m pip install 'dovetail-ml[egglog]'"

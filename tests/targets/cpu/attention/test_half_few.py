@@ -18,6 +18,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.plan.alias import locate
+from dovetail.settings import Precision
 from dovetail.targets.cpu.attention.f16 import (
     few_half_scores_function,
     few_half_values_function,
@@ -70,7 +71,7 @@ def wanted(given: dict[str, Array]) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True) @ v
 
 
-def compiled(graph: Graph, precision: str = "exact") -> Program:
+def compiled(graph: Graph, precision: Precision = "exact") -> Program:
     return dovetail.compile(graph, threads=1, precision=precision, cache="off")
 
 

@@ -13,6 +13,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
+from dovetail.settings import Precision
 from dovetail.targets.cpu.isa import host_device
 
 HEADS, SHARED = 4, 2
@@ -46,7 +47,7 @@ def wanted(given: dict[str, Array], keep: Array | None = None) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True) @ v
 
 
-def mean_error(graph: Graph, given: dict[str, Array], truth: Array, precision: str = "fast") -> float:
+def mean_error(graph: Graph, given: dict[str, Array], truth: Array, precision: Precision = "fast") -> float:
     found = dovetail.compile(graph, threads=1, precision=precision).run(given)["y"]
     return float(np.sqrt(np.mean(np.square(found - truth)) / np.mean(np.square(truth))))
 

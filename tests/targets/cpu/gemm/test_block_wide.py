@@ -14,6 +14,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import SharedFunction
 from dovetail.library.block_formats import FORMATS
+from dovetail.settings import Precision
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.gemm.blocks import product as blocks
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel, block_dot
@@ -30,7 +31,9 @@ TWO_LEVELS = [name for name in FORMATS if block_words(name).scales]
 
 
 @pytest.mark.parametrize("precision", [pytest.param("exact", marks=pytest.mark.exhaustive), "fast"])
-def test_few_rows_have_the_bits_that_they_have_among_others(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_have_the_bits_that_they_have_among_others(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In plain vector code: a row alone is unpacked in registers, few read groups that are expanded, others blocks."""
     called: set[int] = set()
 
