@@ -263,7 +263,7 @@ def gpu_cases() -> Cases:
     def decoder(name: str, cached: int, tokens: int) -> Run:
         of = decode.SHAPES[name]
         graph = decode.step_graph(of, tokens)
-        program = cast(Any, dovetail.compile(graph, target="cuda").bind(decode.weights_of(graph)))
+        program = cast(Any, dovetail.compile)(graph, target="cuda").bind(decode.weights_of(graph))
         there = program.to_device(decode.feeds_of(of, cached, tokens))
         return lambda: program.run(there, outputs="device")
 
