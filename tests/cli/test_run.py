@@ -121,7 +121,7 @@ def test_results_that_differ_have_their_own_code(
         (["--fixed", "b=one"], "is no list of numbers"),
         (["--size", "m=2"], "neither an input nor a size 'm'"),
         (["--check", "other"], "other"),
-        (["--tolerance", "nan"], "--tolerance nan"),
+        (["--check", "onnxruntime", "--tolerance", "nan"], "--tolerance nan"),
         (["--random", "-1"], "--random -1"),
         (["--target", "cuda"], "cuda"),
     ],
