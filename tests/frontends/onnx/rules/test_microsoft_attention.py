@@ -129,8 +129,8 @@ def test_attention_to_another_sequence() -> None:
 
 @pytest.mark.parametrize("mask", [(2, 5), (2,), (2, 4, 5)])
 def test_padding_of_keys(mask: tuple[int, ...]) -> None:
-    high = 1 if len(mask) > 1 else 5
-    kept = DRAW.whole(*mask, dtype=np.int32, low=0, high=high)
+    low, high = (0, 1) if len(mask) > 1 else (1, 5)
+    kept = DRAW.whole(*mask, dtype=np.int32, low=low, high=high)
     if len(mask) > 1:
         kept[..., 0] = 1  # where no key is kept, onnxruntime rounds scores of -10,000, to a thousandth
     feeds = {**_cross(), "m": kept, "a": DRAW.floats(1, 3, 4, 5)}
