@@ -181,7 +181,7 @@ class _Node:
 CALLS: dict[str, tuple[Any, str]] = {
     "another dtype": (lambda p, x: p(x.double(), x), r"argument x is of torch.float64, and .* torch.float32"),
     "another rank": (lambda p, x: p(x[0], x), r"the input x has 1 axes"),
-    "another size": (lambda p, x: p(x[:, :3], x), r"axis 1 is 3, not 4"),
+    "another size": (lambda p, x: p(x[:, :3], x), r"argument x has 3 on axis 1, and the program was compiled for 4"),
     "sizes that differ": (lambda p, x: p(x, x[:2]), r"the input y has the shape \[2, 4\].* n is 3"),
     "a missing argument": (lambda p, x: p(x), r"missing a required argument: 'y'"),
     "an extra argument": (lambda p, x: p(x, x, 2.0, x), r"too many positional arguments"),

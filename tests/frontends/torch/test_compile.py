@@ -282,5 +282,5 @@ def test_weights_of_a_module_are_quantised() -> None:
     assert 0 < float((compiled(x) - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
     told = compiled.program.quantized
     assert told is not None and {layer.name: layer.kept for layer in told.layers} == {"0.weight": "", "2.weight": ""}
-    with pytest.raises(dovetail.errors.BindError, match="quantised"):
+    with pytest.raises(dovetail.errors.BindError, match="weights were quantized"):
         compiled.refresh()
