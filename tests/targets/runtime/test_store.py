@@ -217,11 +217,11 @@ def test_counts_that_were_tampered_with_do_no_harm(store: CodeStore) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from dovetail.targets.runtime.building.store import Key, Store
-store = Store(Path(sys.argv[1]), 1 << 28)
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
+store = CodeStore(Path(sys.argv[1]), 1 << 28)
 for turn in range(int(sys.argv[2])):
     for i in range(8):
-        key = Key("code", {"text": str(i)})
+        key = StoreKey("code", {"text": str(i)})
         found = store.get(key)
         assert found is None or found == bytes([i]) * (1 << 16), "half an entry"
         store.put(key, bytes([i]) * (1 << 16))
