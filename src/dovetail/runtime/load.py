@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -38,7 +39,7 @@ class OnnxModel(Protocol):
 
 def save(graph: Any, path: str | os.PathLike[str]) -> None:
     """Write a graph and its arrays; the file is whole, or it is not there. What `compile` takes is read first."""
-    from dovetail.runtime.source import graph_of  # which loads files
+    graph_of = import_module("dovetail.runtime.source").graph_of  # which loads files
 
     serial.save(graph_of(graph), path)
 
@@ -78,7 +79,7 @@ def load(
 
         return load_bytes(_content(path), fixed=fixed, train=train)
     if not is_path(path):
-        from dovetail.runtime.source import graph_of  # which loads files
+        graph_of = import_module("dovetail.runtime.source").graph_of  # which loads files
 
         return graph_of(path, ops=ops)
     file = Path(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,9 @@ class Engine:
 
     def __init__(self) -> None:
         try:
-            bindings: Any = import_module("egglog.bindings")
+            from egglog import (
+                bindings,  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue, reportUnknownVariableType]
+            )
         except ImportError:
             raise OptionError(
                 "the engine egglog is not installed", hint="python -m pip install 'dovetail-ml[egglog]'"
