@@ -201,7 +201,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Trainer(classifier(), "cross_entropy").fit(batches(1), every=0)
     trainer = Trainer(classifier(), "cross_entropy")
     (batch,) = batches(1)
-    with pytest.raises(BindError, match="w0 belongs to the trainer"):
+    with pytest.raises(BindError, match="the batch has w0, which nothing reads"):
         trainer.step({**batch, "w0": np.zeros((8, 16), np.float32)})
     with pytest.raises(GradientError, match="step 1 has the loss nan"):
         trainer.step({**batch, "x": np.full((32, 8), np.nan, np.float32)})
