@@ -145,7 +145,7 @@ first = ran(sys.argv[1])  # the compiler itself, and the code of kernels
 before = resident("VmRSS")
 program = ran(sys.argv[2])
 gc.collect()
-getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # what was freed is not held: a library leaves the allocator of its process alone
+getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # the allocator of a process is its own: what it keeps is not held
 grown = resident("VmRSS") - before
 weights = sum(a.nbytes for a in program.params.values())
 print(json.dumps({"grown": grown, "weights": weights, "arena": program.plan.arena_size}))
