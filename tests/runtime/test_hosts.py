@@ -96,6 +96,7 @@ def _awaited(path: Path) -> str:
     raise AssertionError(f"{path} is not written")
 
 
+@pytest.mark.slow
 def test_all_ends_when_all_are_done(tmp_path: Path) -> None:
     run = Run(tmp_path)
     (tmp_path / "go").touch()
