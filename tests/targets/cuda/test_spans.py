@@ -164,10 +164,10 @@ def test_spans_need_known_sizes() -> None:
 
 def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
     """They are chosen where all kernels of a program are known, and its results are those of the reference."""
-    even = ops.matmul(x_of(f16, 100, 128, name="u"), x_of(f16, 128, 100, name="v"))
-    graph = Graph.of({"y": _product(f32, 100, 4096, 100), "z": even})
+    even = ops.matmul(x_of(f16, 32, 64, name="u"), x_of(f16, 64, 32, name="v"))
+    graph = Graph.of({"y": _product(f32, 40, 1024, 40), "z": even})
     device = SimulatedDriver()
-    device.description = replace(H200, cluster=8)
+    device.description = replace(H200, cluster=8, multiprocessors=8)
     plan = make_plan(graph, target=CLAIMS)
     names = [made.kernel.name for _, made in kernels_of(plan, device=device.description)]
     assert names[:2] == ["contract_spans", "contract_sum"] and "contract_spans" not in names[2:]
