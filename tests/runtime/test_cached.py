@@ -434,7 +434,7 @@ assert turn == "first" or not status.misses, status
 
 @pytest.mark.slow
 def test_what_is_kept_is_read_by_a_second_process(folder: str, tmp_path: Path) -> None:
-    """Of models with open sizes, nothing is compiled again: plans, tiles whose sizes are long, and all code come back."""
+    """Of models with open sizes, nothing is compiled again: plans, tiles with long sizes, and all code come back."""
     for name, content in NETWORKS.items():
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(content())

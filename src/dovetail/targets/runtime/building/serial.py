@@ -168,7 +168,7 @@ class Reader:
 
 
 def read_sizes(table: Sequence[Any]) -> list[Dim]:
-    """The sizes of a table that `JsonWriter` filled. They were normal when they were written, and are not sorted again."""
+    """The sizes of a table that `JsonWriter` filled. Their terms are in order, and are not sorted again."""
     sizes: list[Dim] = []
 
     def part(spelled: Any) -> Dim | int:
