@@ -73,7 +73,7 @@ _OF_ITS_BODY = Condition(
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
-    """The claims for a vocabulary with the user's own ops: kernels are generated from their bodies, where that is possible."""
+    """The claims for a vocabulary with the user's own ops: kernels are generated from some of their bodies."""
     own = [name for op in declared for name in (op.name, backward_name(op))]
     native = {**CLAIMS.native, **{name: (_OF_ITS_BODY,) for name in own}}
     return replace(CLAIMS, native=native, multiplies_bytes=byte_tile_of(host_device()) is not None)

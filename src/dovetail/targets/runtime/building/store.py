@@ -148,7 +148,7 @@ class CodeStore:
             self.sweep()
 
     def refuse(self, key: StoreKey, reason: str) -> None:
-        """Note that an entry cannot be kept or read back, and why, for those who ask about the cache."""
+        """Note that an entry cannot be kept or read back, and why: `dovetail cache` tells it."""
         note = json.dumps({"entry": key.name, "reason": reason}).encode()
         if key.kind != UNREAD and len(note) <= self.limit:
             self.put(_note_of(key), note)
@@ -159,7 +159,7 @@ class CodeStore:
             self._folder.remove(_note_of(key).name)
 
     def refusal(self, key: StoreKey) -> str:
-        """Why an entry cannot be kept or read back; empty where nobody noted a reason."""
+        """Why an entry cannot be kept or read back; empty where no reason was noted."""
         content = self.peek(_note_of(key))
         return "" if content is None else str(json.loads(content)["reason"])
 
