@@ -342,6 +342,7 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
     ]
     if short:
         why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
+        why += [f"  {d.op}: {d.reason}" for d in report.dispatch if d.op in require and d.outcome == "common"]
         what = "a required fusion is missing" if len(short) == 1 else "required fusions are missing"
         hint = "see the reasons above" if why else "no place in the model looks like one: check the rule and the model"
         raise GateError(f"{what}:\n" + "\n".join([*short, *why]), hint=hint)
