@@ -245,6 +245,7 @@ def _moved_miss(copy: Copy, miss: Missed) -> Missed:
         caught={name: move(found) if isinstance(found, Value) else found for name, found in miss.caught.items()},
         results=tuple(map(move, miss.results)),
         shared=tuple(map(move, miss.shared)),
+        between=tuple(map(move, miss.between)),
         place=None if miss.place is None else move(miss.place),
     )
 

@@ -7,10 +7,12 @@ from dataclasses import field, replace
 
 import numpy as np
 
+from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Cost, Machine, estimate, kernel_cost, total_seconds, type_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.derive.missed import PRIVATE, Missed
+from dovetail.derive.missed import BETWEEN, PRIVATE, Missed
+from dovetail.derive.near import moves_out
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
@@ -44,6 +46,7 @@ class Hint:
 
 
 NO_HINT = Hint()
+NOT_WORTH_IT = Hint(pays=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,11 @@ class Hints:
         """The hint of a miss whose values are computed by these kernels now; none where nothing is gained."""
         op = self.ops.get(miss.rule)
         if op is None or len(homes) < 2:
-            return NO_HINT
+            return NO_HINT if miss.reason != BETWEEN else NOT_WORTH_IT
         if miss.reason == PRIVATE:
             return self._unshared(op, miss, homes)
+        if miss.reason == BETWEEN:
+            return self._moved_out(op, miss, homes)
         guard = next((g for g in op.guards if g.name == miss.reason and g.remedy is not None), None)
         if guard is None or guard.remedy is None:
             return NO_HINT
@@ -103,6 +108,19 @@ class Hints:
         words = f"if nothing needs the other use of {culprit.op.name} {culprit.type}, drop it: this changes the model"
         return Hint(words, {}, gain)
 
+    def _moved_out(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value]) -> Hint:
+        """What stands in between may stand elsewhere, where that pays; ops that compute something are the model's."""
+        if not all(map(moves_out, miss.between)):
+            return NOT_WORTH_IT
+        decided = self._gain(op, miss.caught, miss, homes, self.claims.machine, sure=False)
+        gain = self._gain(op, miss.caught, miss, homes, self.machine, sure=False)
+        if decided is None or gain is None or decided <= 0 or gain <= 0:
+            return NOT_WORTH_IT
+        names = ", ".join(dict.fromkeys(v.op.name for v in miss.between))
+        if all(v.op is ops.cast for v in miss.between):
+            return Hint(f"leave {names} out if its rounding is not needed", {}, gain)
+        return Hint(f"{names} before or after {op.name} instead of inside it", {}, gain)
+
     def _gain(
         self,
         op: FusedOp[...],
@@ -129,7 +147,9 @@ class Hints:
         if not gone:
             return 0.0
         before = total_seconds(gone, machine, self.sizes)
-        after = self._joined(gone) if _is_inside_another(fused, gone) else kernel_cost(fused)
+        # What stands in between kept a larger op from taking up a part of the pattern.
+        taken_up = miss.reason != BETWEEN and _is_inside_another(fused, gone)
+        after = self._joined(gone) if taken_up else kernel_cost(fused)
         gain = before - machine.seconds(after, self.sizes)
         # Reading less can only gain; what reads more has to be clear of the noise of the predictions.
         return gain if sure or gain > LEAST_GAIN * before else min(gain, 0.0)
