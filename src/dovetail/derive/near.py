@@ -15,7 +15,7 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value
-from dovetail.match import Bound, Outlines, match, matches
+from dovetail.match import Bound, Mismatch, Outlines, match, matches
 from dovetail.ops.view import VIEW_OPS
 
 _SMALLEST = 3
@@ -74,7 +74,7 @@ def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, 
             if number not in near:
                 continue
             bound = match(variant.pattern, root, forgive=True)
-            if isinstance(bound, Bound) and bound.forgiven is not None and len(bound.covered) == variant.size - 1:
+            if isinstance(bound, Bound) and bound.forgiven is not None and _is_whole(variant, bound, bound.forgiven):
                 attempts.setdefault(root, []).append((variant, bound))
     return [_missed(op, root, tries) for root, tries in attempts.items() if _guards_hold(op, tries[0])]
 
@@ -95,12 +95,18 @@ def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:
     return all(g.check({**variant.fixed, **bound.names}) for g in op.guards if "result" not in g.asks)
 
 
+def _is_whole(variant: Variant, bound: Bound, forgiven: Mismatch) -> bool:
+    """Whether all ops of a pattern are there but for one that is another."""
+    return len(bound.covered) == variant.size - (forgiven.kind == "op")
+
+
 def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
     variant, bound = tries[0]
     wanted = ", ".join(dict.fromkeys(b.forgiven.wanted for _, b in tries if b.forgiven is not None))
     found = bound.forgiven.found if bound.forgiven is not None else ""
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
-    message = f"all but one op match: found {found}, where {op.name} takes {wanted}"
+    kind = bound.forgiven.kind if bound.forgiven is not None else "op"
+    message = f"all but one {kind} match: found {found}, where {op.name} takes {wanted}"
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
     return Missed(op.name, variant.label, root, covers, NEAR, message, "", caught=caught, results=(root,))
 
