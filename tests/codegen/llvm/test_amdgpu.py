@@ -31,9 +31,9 @@ KNOWN = (
 """Of the cases for NVIDIA's."""
 
 
-def _attention(queries: int) -> Value:
-    """Of f32 and eight heads, without matrix instructions."""
-    q, k, v = (x_of(f32, 1, 8, n, 64, name=name) for name, n in (("q", queries), ("k", 300), ("v", 300)))
+def _attention(queries: int, heads: int = 8, keys: int = 300) -> Value:
+    """Of f32, without matrix instructions."""
+    q, k, v = (x_of(f32, 1, heads, n, 64, name=name) for name, n in (("q", queries), ("k", keys), ("v", keys)))
     return library.attention(q, k, v, scale=0.125)
 
 
@@ -93,7 +93,8 @@ def test_families_do_what_the_graph_means(name: str, architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx1201"])
 def test_attention_of_several_queries_has_warps_of_32(architecture: str) -> None:
-    case = Case({"y": _attention(20)}, scale=8.0)
+    """Two heads, whose keys are in two parts, the second partly full."""
+    case = Case({"y": _attention(20, heads=2, keys=70)}, scale=8.0)
     feeds = feeds_of(Graph.of(case.outputs), {})
     check(case, in_lockstep(case, feeds, device=DEVICES[architecture]), feeds)
     assert missing() or all(assembled(made.text, architecture) for made in _kernels(case.outputs["y"], architecture))
