@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,69 @@ def test_a_miss_fails_where_none_is_allowed(shell: Shell, wrong_bias: str, layer
     assert said.code == 4 and said.data["missed"]
     assert "bias_is_a_vector" in said.err
     assert shell("explain", layer, "--require-clean").code == 0
+
+
+@pytest.fixture
+def interposed(tmp_path: Path) -> Callable[[str], str]:
+    """Two attentions as text; in the second a line stands between the softmax and its values."""
+
+    def write(line: str) -> str:
+        text = ATTENTIONS.replace("  # HERE", line)
+        (tmp_path / "two.txt").write_text(text, encoding="utf-8")
+        return str(tmp_path / "two.txt")
+
+    return write
+
+
+ATTENTIONS = """graph two(x: f32[1, 4, 128, 64], k: f32[1, 4, 128, 64], v: f32[1, 4, 128, 64]) {
+  %0 = permute(k) {order=(-1, -2)} : f32[1, 4, 64, 128]
+  %1 = matmul(x, %0) : f32[1, 4, 128, 128]
+  %2 = softmax(%1) : f32[1, 4, 128, 128]
+  %3 = matmul(%2, v) : f32[1, 4, 128, 64]
+  %4 = matmul(%3, %0) : f32[1, 4, 128, 128]
+  %5 = softmax(%4) : f32[1, 4, 128, 128]
+  # HERE
+  %8 = matmul(%7, v) : f32[1, 4, 128, 64]
+  return y = %8
+}
+"""
+ROUNDED = """  %6 = cast(%5) {dtype=f16} : f16[1, 4, 128, 128]
+  %7 = cast(%6) {dtype=f32} : f32[1, 4, 128, 128]"""
+TURNED = "  %7 = permute(%5) {order=(-1, -2)} : f32[1, 4, 128, 128]"
+BENT = "  %7 = sinh(%5) : f32[1, 4, 128, 128]"
+
+
+@pytest.mark.parametrize(("line", "op"), [(ROUNDED, "cast, cast"), (TURNED, "permute")])
+def test_gates_see_what_stands_between_two_ops_of_a_rule(
+    line: str, op: str, interposed: Callable[[str], str], shell: Shell
+) -> None:
+    model = interposed(line)
+    said = shell("explain", model, "--require", "attention=2")
+    assert said.code == 4 and "attention: 1 of 2" in said.err
+    assert f"op_between: all its ops are there, with {op} between softmax and matmul" in said.err
+    clean = shell("explain", model, "--require-clean", "--json")
+    assert clean.code == 4
+    (missed,) = [m for m in clean.data["missed"] if m["rule"] == "attention"]
+    assert missed["seconds"] == missed["gain_seconds"] > 0 and missed["between"] == op.split(", ")
+    followed = shell("what-if", model, "--json").data["what_ifs"]
+    assert [w["fires"] for w in followed if w["rule"] == "attention"] == [1]
+
+
+def test_what_computes_between_two_ops_of_a_rule_is_told_and_no_loss(
+    interposed: Callable[[str], str], shell: Shell
+) -> None:
+    model = interposed(BENT)
+    assert shell("explain", model, "--require-clean").code == 0
+    said = shell("explain", model, "--require", "attention=2")
+    assert said.code == 4 and "with sinh between softmax and matmul" in said.err
+    everything = shell("explain", model, "--all").out
+    assert "NEAR" in everything and "sinh between softmax and matmul" in everything
+
+
+def test_gaps_are_listed_one_by_one_with_everything(interposed: Callable[[str], str], shell: Shell) -> None:
+    report, text = (shell("explain", interposed(BENT), how) for how in ("--json", "--all"))
+    assert report.data["boundaries"]
+    assert all(" ".join(b["message"].split()) in " ".join(text.out.split()) for b in report.data["boundaries"])
 
 
 def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> None:

@@ -10,7 +10,7 @@ from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.missed import COST
+from dovetail.derive.missed import BETWEEN, COST
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -23,7 +23,6 @@ NO_RULE = "no_rule"
 NO_KERNEL = "no_kernel"
 SWITCHED_OFF = "switched_off"
 OPERANDS = "operands_differ"
-BETWEEN = "op_between"
 SHAPES = "shapes_differ"
 NUMBERS = "options_differ"
 PATTERN = "ops_differ"

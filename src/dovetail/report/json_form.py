@@ -83,6 +83,7 @@ def _missed(entry: MissedEntry) -> dict[str, Any]:
         "gain_seconds": entry.gain_seconds,
         "changes": dict(entry.changes),
         "instead": entry.instead,
+        "between": list(entry.between),
     }
 
 

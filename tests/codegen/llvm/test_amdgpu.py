@@ -13,9 +13,9 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.errors import GraphError, UnsupportedError
 from dovetail.ir.dtype import bf16, f16, f32, i32, u32, u64
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MFMA_F16, MFMA_I8, WMMA_11, MatrixInstruction
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.codegen.amd import DEVICES, assembled, missing
