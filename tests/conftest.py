@@ -43,8 +43,8 @@ settings.load_profile("all")
 
 _TIERS = {
     "quick": "one case of each test, and none that takes long",
-    "standard": "up to three cases of each test, one of those that take long",
-    "thorough": "up to ten cases of each test, one of those that take long",
+    "standard": "up to three cases of each test, one of those that are slow",
+    "thorough": "up to five cases of each test, one of those that are slow or heavy",
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from dovetail import errors
 from tests.sources import FILES, SRC, parsed
 
@@ -49,6 +51,7 @@ def wrapping(tree: ast.Module) -> Iterator[int]:
                     break
 
 
+@pytest.mark.slow
 def test_no_handler_wraps_an_error_of_ours() -> None:
     # Only files with a handler are parsed: most have none.
     handling = [path for path in FILES if "except " in path.read_text(encoding="utf-8")]

@@ -33,6 +33,7 @@ def texts() -> Iterator[tuple[Path, str]]:
             yield path, path.read_text(encoding="utf-8", errors="replace")
 
 
+@pytest.mark.slow
 def test_the_tree_never_installs_the_other_project() -> None:
     found = [f"{path.relative_to(ROOT)}: {m[0]}" for path, text in texts() for m in OTHERS.finditer(text)]
     assert not found, "\n".join(found)
@@ -51,6 +52,7 @@ def test_the_distribution_has_the_name_that_messages_print() -> None:
     assert project["scripts"].keys() == {"dovetail"}
 
 
+@pytest.mark.slow
 def test_what_runs_prints_the_name(capsys: pytest.CaptureFixture[str]) -> None:
     shell = Shell(capsys)
     said = [shell("doctor").out, shell("doctor", "--json").out, INSTALL]
@@ -58,6 +60,7 @@ def test_what_runs_prints_the_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"'{DISTRIBUTION}[" in INSTALL
 
 
+@pytest.mark.slow
 def test_extras_that_the_tree_names_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = [(path, name) for path, text in texts() for name in re.findall(rf"{DISTRIBUTION}\[([a-z,-]+)\]", text)]

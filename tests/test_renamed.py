@@ -75,6 +75,7 @@ def test_an_old_option_names_one_that_there_is(entry: renamed.OldOptions) -> Non
             renamed.with_new_names("f", entry.names, {old: 1, new: 2})
 
 
+@pytest.mark.slow
 def test_old_options_work() -> None:
     x = dovetail.input("x", f32["rows", 4])
     graph = dovetail.Graph.of(ops.relu(x @ param("w", f32[4, 3])))
@@ -110,6 +111,7 @@ def test_old_fields_work_however_often() -> None:
         assert AdamW(0.5) == AdamW(lr=0.5)
 
 
+@pytest.mark.slow
 def test_the_momentum_of_batch_norms_is_not_that_of_the_optimizer() -> None:
     x, labels = dovetail.input("x", f32[2, 4]), "mean_squared"
     graph = dovetail.Graph.of(x @ param("w", f32[4, 3]))

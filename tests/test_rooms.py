@@ -115,6 +115,7 @@ def test_each_package_is_imported_in_its_room() -> None:
     assert not strangers, "\n".join(strangers)
 
 
+@pytest.mark.slow
 def test_torch_is_imported_by_name_in_one_place() -> None:
     by_name = re.compile(r"""import_module\(["']torch|torch_module\(""")
     rooms = {p.relative_to(SRC).parent.as_posix() for p in FILES if by_name.search(p.read_text(encoding="utf-8"))}
@@ -156,6 +157,7 @@ def test_every_setting_is_described() -> None:
         assert len(field.metadata["doc"].split()) >= 5, f"{field.name} is not described"
 
 
+@pytest.mark.slow
 def test_every_setting_is_read() -> None:
     code = "\n".join(p.read_text(encoding="utf-8") for p in FILES if p.name != "settings.py")
     unread = [f.name for f in dataclasses.fields(Settings) if not re.search(rf"\.{f.name}\b", code)]

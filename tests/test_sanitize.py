@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail.sanitize import LONGEST_LINE, MOST_LINES, sanitize, sanitize_line
 
 
@@ -14,6 +16,7 @@ def test_control_characters_are_spelled_out() -> None:
     assert sanitize_line("one\nline\r") == "one\\nline\\r"
 
 
+@pytest.mark.slow
 def test_long_lines_and_many_lines_are_cut() -> None:
     assert len(sanitize("x" * 10_000)) <= LONGEST_LINE
     assert len(sanitize("x\n" * 10_000).split("\n")) == MOST_LINES + 1

@@ -113,14 +113,17 @@ def simulated(system: str, script: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 def test_macos_explains_compiles_and_runs(target: str, tmp_path: Path) -> None:
     assert simulated("darwin", RUN.replace("TARGET", repr(target)), tmp_path).endswith("ran\n")
 
 
+@pytest.mark.slow
 def test_windows_explains_and_runs_the_reference(tmp_path: Path) -> None:
     assert simulated("win32", RUN.replace("TARGET", '"reference"'), tmp_path).endswith("ran\n")
 
 
+@pytest.mark.slow
 def test_windows_refuses_to_compile_and_says_what_to_do(tmp_path: Path) -> None:
     assert simulated("win32", REFUSED, tmp_path).endswith("refused\n")

@@ -257,6 +257,7 @@ def test_prose_is_told_from_code() -> None:
     assert said.split() == ["One.", "Two.", "#", "three"]
 
 
+@pytest.mark.slow
 def test_paths_on_pages_exist() -> None:
     missing: list[str] = []
     for path in PAGES:
@@ -291,6 +292,7 @@ def offered(module: str) -> Iterable[str]:
     return getattr(here, "__all__", None) or [name for name in vars(here) if name[0] != "_"]
 
 
+@pytest.mark.slow
 def test_examples_and_pages_import_public_names_only() -> None:
     inside = [
         f"{where}: from {module} import {name}"

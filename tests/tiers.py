@@ -4,9 +4,10 @@ Without one, every case runs, as CI does at night.
 
 | | quick | standard | thorough | all |
 |---|---|---|---|---|
-| a test | its first case | up to 3 cases | up to 10 cases | every case |
+| a test | its first case | up to 3 cases | up to 5 cases | every case |
 | marked `slow` | | its first case | its first case | every case |
-| marked `exhaustive` | | | its first case | every case |
+| marked `heavy` | | | its first case | every case |
+| marked `exhaustive` | | | | every case |
 
 Cases are spread evenly, the first and the last among them. A test that compares every fused op (a parameter `op`)
 counts once for each op.
@@ -27,7 +28,7 @@ class Tier:
 
     fast: int
     slow: int
-    exhaustive: int
+    heavy: int
 
     def of(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
         """Return the cases that run."""
@@ -35,13 +36,15 @@ class Tier:
 
     def _most(self, case: pytest.Item) -> int:
         if _is_marked("exhaustive", case):
-            return self.exhaustive
+            return 0
+        if _is_marked("heavy", case):
+            return self.heavy
         return self.slow if _is_marked("slow", case) else self.fast
 
 
-QUICK = Tier(fast=1, slow=0, exhaustive=0)
-STANDARD = Tier(fast=3, slow=1, exhaustive=0)
-THOROUGH = Tier(fast=10, slow=1, exhaustive=1)
+QUICK = Tier(fast=1, slow=0, heavy=0)
+STANDARD = Tier(fast=3, slow=1, heavy=0)
+THOROUGH = Tier(fast=5, slow=1, heavy=1)
 
 
 def _spread(cases: Sequence[pytest.Item], most: int) -> list[pytest.Item]:

@@ -14,7 +14,7 @@ from tests.bench.small import SMALL
 from tests.frontends.onnx.build import assert_like_onnxruntime
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SMALL)
 def test_peers_agree_on_a_workload(name: str) -> None:
     model = SMALL[name].build()

@@ -18,6 +18,7 @@ def test_nothing_to_find(shell: Shell, layer: str) -> None:
     assert told["culprit"] is None and told["final"]["deviation"] < 1e-6
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_named_with_node_sides_and_deviations(shell: Shell, layer: str, wrong_rule: None) -> None:
     said = shell("bisect", layer, "--bound", "1e-3")
     assert said.code == 5
@@ -44,7 +45,7 @@ def test_one_output_may_be_asked_about(shell: Shell, layer: str) -> None:
     assert "not negative" in shell.fails(1, "bisect", layer, "--bound", "nan")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_bound_below_the_precision_blames_no_rule(shell: Shell) -> None:
     said = shell("bisect", SMALL["bert"], "--bound", "1e-12", "--without", "fuse", "--without", "canonicalize")
     assert said.code == 5 and "before any rule is applied" in said.err

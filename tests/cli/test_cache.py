@@ -90,6 +90,7 @@ def test_asking_changes_nothing(shell: Shell, folder: Path, layer: str) -> None:
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_clear_removes_what_is_ours(shell: Shell, folder: Path, layer: str) -> None:
     compile_layer(layer)
     (folder / "notes.txt").write_text("mine")

@@ -14,14 +14,14 @@ from tests.cli.commands import Shell
 from tests.golden import Golden
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_pages_in_docs_are_what_the_declarations_say(golden: Golden) -> None:
     kept = {name: keepers(name) for name in ENTRIES}
     pages = {f"{name}.md": page(entry, kept[name]) for name, entry in ENTRIES.items()}
     golden.folder("docs/catalogue", {"index.md": index(list(ENTRIES.values()), kept), **pages})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_catalogue_says_which_targets_keep_each_op(shell: Shell) -> None:
     listed = {op["name"]: op["kept_by"] for op in shell("catalog", "--json").data["ops"]}
     for op in library.ALL:

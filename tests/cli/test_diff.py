@@ -50,7 +50,7 @@ def test_a_saved_report_is_a_side(shell: Shell, layer: str, tmp_path: Path) -> N
     assert refused.code == 1 and "cannot be run" in refused.err
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_measured_sides_are_compared_by_results(shell: Shell) -> None:
     said = shell(
         "diff",
@@ -68,7 +68,7 @@ def test_measured_sides_are_compared_by_results(shell: Shell) -> None:
     assert 0 <= said.data["deviations"]["last_hidden_state"] < 1e-4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_results_beyond_the_tolerance_fail_the_gate(shell: Shell) -> None:
     model = SMALL["llama"]
     said = shell(

@@ -72,7 +72,7 @@ def test_figures_and_cache_that_are_missing_come_with_their_command(
     assert [lack["add"] for lack in found["missing"] if "pip" not in lack["add"]] == ["dovetail doctor --calibrate"]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_processor_is_told_as_compiled_code_uses_it(shell: Shell) -> None:
     found = shell("doctor", "--json").data["processor"]
     assert found["vector_bits"] in (128, 256, 512) and found["vector_registers"] >= 16

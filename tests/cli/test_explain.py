@@ -160,7 +160,7 @@ def test_a_summary_fits_a_screen_and_all_can_be_asked_for(shell: Shell, tmp_path
     assert len(wide.splitlines()) <= 40
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_repeated_blocks_are_found_by_their_structure(shell: Shell) -> None:
     told = shell("explain", SMALL["bert"].replace("layers=2", "layers=5"), "--json").data
     (repeat,) = told["repeats"]

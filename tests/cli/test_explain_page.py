@@ -23,7 +23,7 @@ def without_clock(report: dict[str, Any]) -> dict[str, Any]:
     return {**report, "passes": [(p["name"], p["nodes_after"]) for p in report["passes"]]}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_page_has_the_numbers_that_json_has(shell: Shell, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     said = shell("explain", SMALL["bert"], "--json", "--html", str(place))
@@ -44,6 +44,7 @@ def test_text_says_the_same_with_a_page_and_without(shell: Shell, layer: str, tm
     assert without_clock(embedded(place)["report"]) == without_clock(again)
 
 
+@pytest.mark.slow
 def test_a_gate_that_fails_leaves_the_page(shell: Shell, wrong_bias: str, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     assert shell("explain", wrong_bias, "--without=fuse_epilogues", "--require-clean", "--html", str(place)).code == 4

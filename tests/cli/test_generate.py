@@ -20,7 +20,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(path), "hello w", "--max-tokens", "6", "--times"]) == 0
     shown = capsys.readouterr().out

@@ -31,7 +31,7 @@ def test_what_is_gained_is_told_and_fails_nothing(shell: Shell, layer: str, tmp_
     assert said.code == 0 and "linear: 1 of 0" in said.data["gained"]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_lock_lies_beside_the_model(shell: Shell, layer: str) -> None:
     assert shell("lock", layer).code == 0
     assert Path(layer).with_suffix(".lock").is_file()
@@ -57,6 +57,7 @@ def test_a_file_that_is_no_lock_is_refused(text: str, words: str, shell: Shell, 
     assert said.code == 1 and words in said.err
 
 
+@pytest.mark.slow
 def test_a_missing_lock_says_how_to_make_one(shell: Shell, layer: str, tmp_path: Path) -> None:
     said = shell("check", layer, "--lock", str(tmp_path / "none.lock"))
     assert said.code == 1 and "dovetail lock" in said.err
@@ -83,7 +84,7 @@ def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> 
     assert said.code == 0 and "GAINED" not in said.out
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_graph_in_a_file_of_any_name_has_its_lock_beside_it(shell: Shell, layer: str, tmp_path: Path) -> None:
     saved = tmp_path / "model.dt"
     saved.write_text(Path(layer).read_text(encoding="utf-8"), encoding="utf-8")

@@ -152,6 +152,7 @@ def test_a_file_that_may_not_be_read_is_said_so(shell: Shell, layer: str, monkey
     assert "Permission denied" in shell.fails(1, "explain", layer)
 
 
+@pytest.mark.slow
 def test_a_path_with_a_nul_or_too_long_is_an_error(shell: Shell) -> None:
     shell.fails(1, "explain", "a\0b")
     shell.fails(1, "explain", "a" * 5000)

@@ -17,6 +17,7 @@ def test_every_rule_is_listed(shell: Shell) -> None:
     assert "not supported" in said.out
 
 
+@pytest.mark.slow
 def test_one_operator_is_told_in_full(shell: Shell) -> None:
     said = shell("operators", "Squeeze")
     assert said.out.startswith("Squeeze: ") and "known inputs: axes" in said.out

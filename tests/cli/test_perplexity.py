@@ -37,7 +37,7 @@ def wanted(path: Path, window: int) -> tuple[float, int]:
     return math.exp(-float(np.mean(found))), len(found)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", [4, 512])
 def test_perplexity_is_that_of_the_logits(window: int, path: Path, text: str, shell: Shell) -> None:
     found = shell("perplexity", str(path), text, "--window", str(window), "--json").data

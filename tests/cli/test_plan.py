@@ -32,7 +32,7 @@ def test_views_lie_inside_what_they_view(shell: Shell) -> None:
     assert any(view["of"] in known for view in plan["views"])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_text_has_totals_and_every_step(shell: Shell) -> None:
     said, plan = shell("plan", SMALL["llama"]).out, shell("plan", SMALL["llama"], "--json").data
     assert f"arena        {plan['arena_bytes']} bytes a run" in said

@@ -144,7 +144,7 @@ def test_a_stream_that_fails_is_nobodys_problem() -> None:
         stream.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_programs_that_read_json_are_told_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SHORT", 0.0)
     assert not shell("explain", SMALL["unet"], "--json").err

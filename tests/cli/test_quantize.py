@@ -18,12 +18,13 @@ def test_every_matrix_is_told_with_its_error(shell: Shell) -> None:
     assert "WEIGHTS" in shell("quantize", SMALL["llama"]).out
 
 
+@pytest.mark.slow
 def test_a_bound_that_does_not_hold_fails(shell: Shell) -> None:
     said = shell("quantize", SMALL["llama"], "--kind", "int4", "--fail-above", "0.001")
     assert said.code == 5 and "has an error of" in said.err
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_report_says_what_a_token_reads(shell: Shell) -> None:
     def weights(*more: str) -> Said:
         return shell("explain", SMALL["llama_step"], "--json", *more)
@@ -34,7 +35,7 @@ def test_a_report_says_what_a_token_reads(shell: Shell) -> None:
     assert "a token, reads" in shell("explain", SMALL["llama_step"], "--quantize", "int8").out
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_results_are_near(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, more in (("wide", []), ("narrow", ["--quantize", "int8"])):

@@ -43,6 +43,7 @@ def saved(path: Path, array: object) -> str:
     return f"@{path}"
 
 
+@pytest.mark.slow
 def test_outputs_are_printed_compared_and_written(shell: Shell, sums: str, tmp_path: Path) -> None:
     x = saved(tmp_path / "x.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
     out = tmp_path / "out" / "deep"
@@ -79,6 +80,7 @@ def test_built_in_models_and_text_run_with_made_up_weights(shell: Shell, tmp_pat
     assert "y: f32[5, 3]" in shell("run", str(path), "--random", "0", "--size", "rows=5").out
 
 
+@pytest.mark.slow
 def test_an_input_that_decides_the_structure_is_fixed(shell: Shell, reshaped: str) -> None:
     said = shell.fails(2, "run", reshaped, "--random", "0", "--size", "n=2")
     assert "--fixed s=@file.npy" in said
@@ -192,6 +194,7 @@ def test_an_input_that_no_memory_holds(shell: Shell, tmp_path: Path) -> None:
     assert "bytes, and" in shell.fails(1, "run", str(path), "--random", "0")
 
 
+@pytest.mark.slow
 def test_a_check_is_for_onnx_files(shell: Shell) -> None:
     assert "no ONNX model" in shell.fails(1, "run", SMALL["bert"], "--random", "0", "--check", "onnxruntime")
     assert "no ONNX model" in shell.fails(1, "explain", SMALL["bert"], "--fixed", "x=1")

@@ -24,7 +24,7 @@ def test_stages_read_back(model: str, stage: str, shell: Shell) -> None:
     assert print_graph(parse_graph(said.out, vocabulary())) == said.out
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_each_stage_shows_what_it_says(shell: Shell) -> None:
     assert "bert_layer(" in shell("show", SMALL["bert"], "--stage", "hir").out
     mir, fused = (shell("show", SMALL["bert"], "--stage", stage).out for stage in ("mir", "fused"))
@@ -45,7 +45,7 @@ def test_a_plan_reads_back(shell: Shell) -> None:
     assert print_plan(parse_plan(said.out, vocabulary())) == said.out
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_rules_are_those_that_are_looked_for(shell: Shell, layer: str) -> None:
     rules = shell("show", layer, "--stage", "rules").out
     assert "linear[x, w, b, act=relu]\n  relu(add(matmul(?x, ?w), ?b))" in rules

@@ -60,7 +60,7 @@ def initializers(path: str | Path) -> dict[str, Any]:
     return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     files = {n: str(tmp_path / n) for n in ("run.jsonl", "run.html", "run.safetensors")}
@@ -84,7 +84,7 @@ def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_
     assert page.count("<polyline") == 3 and "100 steps" in page
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_resumed_run_is_the_same(shell: Shell, model: str, tmp_path: Path) -> None:
     data, state, log = examples(tmp_path / "train.npz"), str(tmp_path / "s.safetensors"), tmp_path / "run.jsonl"
     line = ["train", model, "--loss", "cross_entropy", "--data", data, "--json", "--log", str(log)]
@@ -133,7 +133,7 @@ def test_what_is_refused(name: str, shell: Shell, model: str, tmp_path: Path) ->
         raise AssertionError(said.err)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: str, tmp_path: Path) -> None:
     data = examples(tmp_path / "train.npz")
     said = shell("train", model, "--loss", "entropy", "--data", data)
@@ -146,7 +146,7 @@ def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: s
     assert said.code == 1 and "cannot be read as arrays" in said.err
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_narrow_pairs_are_trained_and_added_to_their_weights(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--steps", "60"]

@@ -29,7 +29,7 @@ def wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "canonicalize", partial(canonicalize, rules=(*RULES, sums_are_differences)))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("model", ["bert", "llama_step"])
 def test_models_hold(model: str, shell: Shell) -> None:
     said = shell("verify", SMALL[model])
@@ -38,7 +38,7 @@ def test_models_hold(model: str, shell: Shell) -> None:
     assert "the final graph in float64 deviates by" in said.out and "the program on cpu deviates by" in said.out
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_queries_whose_keys_are_all_padded_get_what_the_model_as_written_gives(shell: Shell, tmp_path: Path) -> None:
     """GPT-2 adds its padding to scores that are filled in already."""
     np.save(tmp_path / "mask.npy", np.array([[0, 0, 0, 1, 1], [1, 1, 0, 0, 1]]))
@@ -80,7 +80,7 @@ def test_a_wrong_rule_fails_with_its_name_and_node(shell: Shell, layer: str, wro
     assert told.code == 3 and not told.data["holds"]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_outputs_that_differ_are_a_failed_check(shell: Shell) -> None:
     said = shell("verify", SMALL["bert"], "--tolerance", "0")
     assert said.code == 5 and "outputs differ from the graph as written: last_hidden_state by" in said.err

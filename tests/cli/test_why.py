@@ -12,6 +12,7 @@ from dovetail.dtypes import f32
 from tests.cli.commands import SMALL, Shell
 
 
+@pytest.mark.slow
 def test_a_fused_node_tells_its_chain_and_its_kernel(shell: Shell, layer: str) -> None:
     said = shell("why", layer, "%0")
     assert said.code == 0 and not said.err
@@ -38,7 +39,7 @@ def test_json_has_every_attempt(shell: Shell, wrong_bias: str) -> None:
     assert told["kernel"]["nodes"][-1]["name"] == "%2"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_rule_that_got_part_of_the_way_tells_how_far(shell: Shell) -> None:
     told = shell("why", SMALL["bert"], "layers.0 softmax", "--json").data
     for attempt in told["attempts"]:
@@ -67,6 +68,7 @@ def test_an_ambiguous_origin_lists_its_nodes(shell: Shell, layer: str) -> None:
     assert "nodes are at 'layers.1'" in many and "more" in many and "at layers.0" not in many
 
 
+@pytest.mark.slow
 def test_an_unknown_node_lists_what_there_is(shell: Shell, layer: str) -> None:
     said = shell.fails(1, "why", layer, "%9")
     assert "no node is named '%9'" in said and "matmul %0" in said and "--stage mir" in said
@@ -79,7 +81,7 @@ def test_inputs_and_parameters_are_computed_by_nothing(shell: Shell, layer: str)
     assert "w (param) is computed by no kernel" in shell.fails(1, "why", layer, "w")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
 def test_names_are_those_of_stage_mir_and_of_the_report(model: str, shell: Shell) -> None:
     text = shell("show", model, "--stage", "mir").out
@@ -113,7 +115,7 @@ def test_the_code_of_the_kernel_is_shown_as_it_is_compiled(shell: Shell, layer: 
     assert shell("why", layer, "%0", "--json").data["code"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_assembly_is_that_of_this_host(shell: Shell, layer: str) -> None:
     text = shell("why", layer, "%0", "--code", "asm", "--json").data["code"]["text"]
     assert "\tret" in text and "define" not in text
@@ -126,7 +128,7 @@ def test_a_notation_that_the_target_has_not_is_refused_with_those_it_has(shell: 
     assert "cpu does not show code as 'ptx'" in said and "llvm, asm" in said
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, tmp_path: Path) -> None:
     said = shell.fails(2, "why", layer, "%0", "--code", "llvm", "--target", "reference")
     assert "the target reference has no code to show" in said
@@ -158,12 +160,14 @@ def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, t
     assert "direct" in said and "by the machine model, bound by " in said
 
 
+@pytest.mark.slow
 def test_every_kernel_tells_what_was_considered(shell: Shell, layer: str) -> None:
     told = shell("why", layer, "%0", "--json").data["considered"]
     assert [c["taken"] for c in told].count(True) == 1 and told[-1]["name"] == "host"
     assert all(c["reason"] for c in told if not c["taken"])
 
 
+@pytest.mark.slow
 def test_the_host_is_taken_where_no_kernel_takes_a_step(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_text("graph odd(x: f32[4, 4]) {\n  %0 = det(x)\n  return d = %0\n}\n")
@@ -178,6 +182,7 @@ def test_a_gpu_tells_its_table_too(shell: Shell, tmp_path: Path) -> None:
     assert [c["name"] for c in told if c["taken"]] == ["map"] and "host" in [c["name"] for c in told]
 
 
+@pytest.mark.slow
 def test_an_origin_is_named_in_letters_of_any_case(shell: Shell, layer: str) -> None:
     said = shell("why", layer, "THE Sum")
     assert said.code == 0 and said.out.startswith("%1 = add"), said

@@ -46,6 +46,7 @@ def tell(case: Case) -> Outcome:
     return Outcome(case.kind, case.name, case.operator, verdict, str(os.getpid()))
 
 
+@pytest.mark.slow
 def test_another_process_replaces_one_that_had_an_error() -> None:
     names = ["test_add", "test_mul_broken", "test_relu", "test_mul"]
     found = [o.why for o in outcomes([case(n) for n in names], processes=1, judge=tell)]

@@ -219,7 +219,7 @@ def test_an_op_waits_for_the_ops_that_it_is_made_of() -> None:
     assert fuse(Graph.of((P * ops.sigmoid(P)) * Q), [gated, gate]).graph.outputs["y"] is gated(P, Q)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("length", [20_000])
 def test_long_chains_neither_recurse_nor_explode(length: int) -> None:
     value: Value = X

@@ -28,7 +28,7 @@ def test_a_rule_says_what_it_looks_for_and_when() -> None:
     assert "bias_is_a_vector" not in found["linear[x, w, act=relu]"]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_pattern_of_the_library_is_one_rule_with_a_name_of_its_own() -> None:
     found = rules(library.ALL)
     assert len(found) == sum(len(op.patterns) for op in library.ALL)

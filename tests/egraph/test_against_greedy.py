@@ -31,7 +31,7 @@ def kernels(report: Report) -> int:
     return sum(k.phase == "run" for k in report.kernels)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ALL)
 def test_never_dearer_and_never_more_kernels(name: str) -> None:
     graph = ALL[name]()

@@ -75,7 +75,7 @@ def test_a_model_keeps_its_numbers_and_costs_no_more_than_greedy_makes_it(name: 
         close(after[output], before[output])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_every_chosen_node_has_a_proof_and_each_step_of_it_is_real(name: str) -> None:
     graph = MODELS[name]
@@ -145,7 +145,7 @@ def test_work_on_weights_alone_moves_to_bind_time() -> None:
     assert found.search.chosen < found.search.greedy
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_strictly_only_rules_that_keep_every_bit_are_used() -> None:
     x, a, b = input("x", f32[64, 512]), param("a", f32[512, 512]), param("b", f32[512, 512])
     assert decided(Graph.of((x @ a) @ b), STRICT).fused.graph.outputs["y"] is (x @ a) @ b
@@ -156,7 +156,7 @@ def test_strictly_only_rules_that_keep_every_bit_are_used() -> None:
         assert {a.numerics for a in used} <= {"exact"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SMALL)
 def test_the_integer_program_agrees(name: str) -> None:
     found = decided(SMALL[name])
@@ -166,12 +166,13 @@ def test_the_integer_program_agrees(name: str) -> None:
     assert extract(problem).cost == pytest.approx(least_cost(problem), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_choice_is_the_same_every_time() -> None:
     texts = {print_graph(decided(llama_of(3)).fused.graph) for _ in range(2)}
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "limit"),
     [
@@ -200,7 +201,7 @@ def test_values_and_origins_are_followed_to_their_place() -> None:
     assert all(v in named for v in found.graph.values if isinstance(v.op, FusedOp))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 def test_a_program_of_the_e_graph_runs(target: str) -> None:
     graph = MODELS["llama"]

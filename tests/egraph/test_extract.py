@@ -53,7 +53,7 @@ def test_cycles_in_a_start_are_broken() -> None:
     assert extract(found, [{1: 1, 2: 1}]).cost == 5.0
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_long_chain_of_residual_adds_has_no_number_too_large() -> None:
     layers = 2_000
     classes = [[(1.0, (2 * i + 1, 2 * i + 2)), (2.5, (2 * i + 2,))] for i in range(layers)]

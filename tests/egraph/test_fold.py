@@ -54,7 +54,7 @@ def both(graph: Graph, words: Vocabulary, machine: Machine = SETUP.claims.machin
     return task.run(unfolded(graph)), task.run(fold)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_folding_changes_nothing(name: str) -> None:
     graph = canonical(MODELS[name]())
@@ -72,7 +72,7 @@ def test_folding_changes_nothing(name: str) -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_blocks_that_reach_over_whole_layers_are_folded_or_left() -> None:
     graph = canonical(MODELS["llama"]())
     try:
@@ -96,7 +96,7 @@ def test_misses_are_told_of_every_layer() -> None:
     }
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_near_misses_are_told_of_every_layer() -> None:
     x = input("x", f32[4, 8])
     for layer in range(24):
@@ -134,7 +134,7 @@ def test_a_value_that_is_read_across_layers_is_not_folded_away() -> None:
     assert len([v for v in found.fused.graph.values if v.op.name in ("matmul", "linear")]) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_value_of_a_folded_model_has_a_chain() -> None:
     graph = canonical(MODELS["llama"]())
     found = decided(graph)

@@ -84,6 +84,7 @@ def test_what_is_made_of_few_values_is_shown_wherever_it_is_read() -> None:
     assert mask in [layers.values[at] for at in seen.shown] and y in [layers.values[at] for at in seen.outside]
 
 
+@pytest.mark.slow
 def test_cuts_are_where_the_fewest_values_are_handed_over() -> None:
     layers = Layers(llama_of(12))
     for piece in layers.pieces()[2:]:
@@ -118,14 +119,14 @@ def test_layers_whose_numbers_are_added_in_a_tree_are_alike() -> None:
     assert solved[0] == solved[1] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_layers_are_solved_once() -> None:
     few, many = (solve(Layers(llama_of(n)), EVERYTHING.phases(), Budget(), EGraph()) for n in (12, 24))
     assert many.pieces == few.pieces + 12
     assert len(many.solved) == len(few.solved) < 8
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_replaying_gives_what_solving_the_whole_gives() -> None:
     graph = llama_of(12)
     uses = {v: graph.uses.count(v) for v in graph.values}

@@ -51,7 +51,7 @@ def written(folder: Path, config: dict[str, Any], *, without: str = "", more: tu
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_folder_is_a_language_model(tmp_path: Path) -> None:
     model = LanguageModel(written(tmp_path, CONFIG), cache="off")
     assert model.shape.style == FAMILIES["llama"].style and model.ends == {2, 3}

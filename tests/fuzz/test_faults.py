@@ -38,7 +38,7 @@ def test_all_faults_are_tried() -> None:
     assert {*FEW} == {*FAULTS} - {"hosts"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FEW)
 def test_nothing_breaks(name: str, tmp_path: Path) -> None:
     assert FAULTS[name][0](FEW[name], tmp_path) == []

@@ -126,7 +126,7 @@ def test_a_batch_passes_and_leaves_nothing(source: str, tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_failure_is_shrunk_and_kept_with_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         spoiled(patched, lambda y: y + 1 if y.size and y.dtype.kind == "f" else y)

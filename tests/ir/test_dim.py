@@ -97,6 +97,7 @@ def test_a_lower_bound_holds(drawn: tuple[Size, Callable[[dict[str, int]], int]]
         assert evaluate(drawn[0], dict.fromkeys(NAMES, 0)) >= bound
 
 
+@pytest.mark.slow
 @given(expressions(), expressions(), BINDINGS)
 def test_division_is_exact_or_refused(
     left: tuple[Size, object], right: tuple[Size, object], binding: dict[str, int]
@@ -206,6 +207,7 @@ def test_sizes_do_not_explode() -> None:
             deep = (deep + 1) // (i + 2)
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_write_is_refused() -> None:
     check_size(2**62)
     check_size(2 * A + floordiv(A, 3))

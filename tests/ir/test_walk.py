@@ -54,7 +54,7 @@ def test_sharing_does_not_multiply() -> None:
     assert len(walk([value])) == 201
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_many_thousand_values_in_a_chain() -> None:
     """What recurses fails far below 20 000 values; the test of freeing has 200 000, which exhaust the stack of C."""
     length = 20_000
@@ -67,7 +67,7 @@ def test_many_thousand_values_in_a_chain() -> None:
     verify(graph)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_long_chain_is_rebuilt_and_let_go() -> None:
     graph = Graph.of(chain(20_000))
     after = rebuild(graph, lambda value, operands: ops.neg(operands[0]) if value.op is ops.relu else None)
@@ -75,7 +75,7 @@ def test_a_long_chain_is_rebuilt_and_let_go() -> None:
     assert after.count(ops.relu) == 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("length", [50_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
 def test_a_long_chain_is_freed_without_a_crash(length: int) -> None:
     """In a process of its own, with the small stack of a thread: a crash would take this one with it."""

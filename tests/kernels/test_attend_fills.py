@@ -46,7 +46,7 @@ def test_filled_before_the_mask(fill: float, causal: bool, kept: bool, window: i
             check(graph, feeds, runner)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("dtype", "fill", "window"),
     [(f16, -65504.0, 5), (f32, -1e9, None), (f32, LOWEST, 5), (f32, -np.inf, None)],

@@ -44,6 +44,7 @@ def test_formats_whose_scales_are_integers_become_units() -> None:
     assert Units.of(["q8_0"]) is None and Units.of(["q4_k", "q8_0"]) is None and Units.of([]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NESTED)
 @pytest.mark.parametrize("beside", ["", "q6_k", "q2_k"])
 def test_units_have_the_numbers_of_the_format(kind: str, beside: str) -> None:

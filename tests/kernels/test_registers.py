@@ -151,7 +151,7 @@ def test_products_with_few_columns(machine: Host, columns: int) -> None:
     assert not written_to_stack(hottest) and not on_stack(summing(hottest))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @EVERY_MACHINE
 @pytest.mark.parametrize("results", [2, 3, 5])
 def test_few_results(machine: Host, results: int) -> None:

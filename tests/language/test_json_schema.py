@@ -196,7 +196,7 @@ def test_bytes_that_lead_to_the_same_state_are_looked_at_once() -> None:
     assert Vocabulary(tokens).allowed(matcher, len(tokens)).all() and matcher.opened - opened < 3000
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_schema_with_too_many_ways_is_refused_before_it_keeps_others_waiting() -> None:
     choices = [{"type": "string", "maxLength": 1000 + i} for i in range(200)]
     matcher = Matcher(grammar_of({"anyOf": choices}))

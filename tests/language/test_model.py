@@ -54,12 +54,12 @@ def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
     return ids[-count:]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_greedy_tokens_are_those_of_the_model_with_floats(path: Path, model: LanguageModel) -> None:
     assert list(model.tokens(PROMPT, max_tokens=12)) == by_floats(path, PROMPT, 12)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_first_token_waits_for_one_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     plain = Programs._program  # pyright: ignore[reportPrivateUsage]
@@ -84,6 +84,7 @@ def test_a_kept_prefix_changes_no_token(model: LanguageModel) -> None:
     assert list(model.tokens(longer, max_tokens=10)) == anew == list(model.tokens(longer, max_tokens=10))
 
 
+@pytest.mark.slow
 def test_texts_that_are_generated_in_turns_do_not_mix(model: LanguageModel) -> None:
     prompts = [PROMPT, [40, 41, 42], [*PROMPT, 50]]
     wanted = [list(model.tokens(prompt, max_tokens=8)) for prompt in prompts]
@@ -131,7 +132,7 @@ def test_text_in_and_text_out(model: LanguageModel) -> None:
             model.generate("hello w", stop=cast(Any, odd))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_rows_without_a_name_have_no_text(tmp_path: Path) -> None:
     """Matrices are padded to sizes that suit a machine, and names are not."""
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS) + 60, layers=1)
@@ -144,7 +145,7 @@ def test_rows_without_a_name_have_no_text(tmp_path: Path) -> None:
     assert model.tokenizer.decode(tokens) == model.tokenizer.decode([t for t in tokens if t < len(TOKENS)])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("end", [len(TOKENS), 10**9])
 def test_an_end_that_is_no_token_harms_no_schema(end: int, tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
@@ -153,7 +154,7 @@ def test_an_end_that_is_no_token_harms_no_schema(end: int, tmp_path: Path) -> No
     assert "".join(LanguageModel(path, cache="off").generate("hello", schema={"enum": ["a"]})) == '"a"'
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_weights_that_are_no_numbers_are_one_typed_error(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     kind, shape, gain = tensors["output_norm.weight"]
@@ -199,7 +200,7 @@ def test_a_session_forgets_only_what_it_has(model: LanguageModel) -> None:
         session.trim(3)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     path = tmp_path / "m.gguf"
@@ -269,7 +270,7 @@ def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel
     np.testing.assert_allclose(model.embed(ids), mean / np.linalg.norm(mean), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_text_of_a_schema_satisfies_it(model: LanguageModel) -> None:
     schema = {
         "type": "object",

@@ -61,6 +61,7 @@ def test_special_tokens_take_white_space_where_they_say_so() -> None:
     assert list(cut("x<ab> \n y<a> z<")) == ["x", 2, "y", 1, " z<"]
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_at_spaces() -> None:
     words = SentencePiece(TOKENS, fields()["tokenizer.ggml.scores"], unknown=0, prefixes=False)
     text = " ab" * LONGEST

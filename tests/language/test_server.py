@@ -76,7 +76,7 @@ def call(
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
     asked: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12, "model": "any"}
     status, whole, _ = call(server, "/v1/chat/completions", asked)

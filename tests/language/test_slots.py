@@ -45,7 +45,7 @@ def alone(of: Programs) -> Array:
     return Slots(of).extend(0, IDS, len(IDS))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_runs_of_a_prompt_compute_the_logits_that_are_wanted(
     of: Programs, alone: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,7 @@ STYLES: dict[str, tuple[DecoderStyle, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", STYLES)
 def test_a_token_has_its_bits_however_a_prompt_is_cut(case: str) -> None:
     style, sizes = STYLES[case]
@@ -92,7 +92,7 @@ def test_a_token_has_its_bits_however_a_prompt_is_cut(case: str) -> None:
     assert np.array_equal(np.concatenate(parts), whole)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_layers_with_a_window_keep_their_rotation_where_the_context_is_within_it() -> None:
     def logits(context: int) -> Array:
         shape = DecoderShape(
@@ -137,7 +137,7 @@ def test_a_copied_prefix_is_as_good_as_reading_it(of: Programs, alone: Array) ->
     assert np.array_equal(slots.extend(0, IDS[50:60])[0], alone[59]), "the source is as it was"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_slot_that_waits_keeps_its_tokens(of: Programs, alone: Array) -> None:
     slots = Slots(of, 3)
     for slot in range(3):
@@ -146,7 +146,7 @@ def test_a_slot_that_waits_keeps_its_tokens(of: Programs, alone: Array) -> None:
     assert np.array_equal(slots.extend(1, [IDS[21]])[0], alone[21])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_threads_change_no_bit(tmp_path: Path) -> None:
     one, two = (Slots(programs(tmp_path, "q8_0", "llama", threads=n), 2) for n in (1, 2))
     for slots in (one, two):
@@ -187,7 +187,7 @@ def test_common_beginnings() -> None:
     assert common([1, 2, 3], [1, 2, 4]) == 2 and common([], [1]) == 0 and common([1], [1, 2]) == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_prompts_on_tiles_are_near_those_of_exact_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With AMX, here in plain vector code, a run of fast mode takes more tokens, whose products are of bf16."""
     device = CpuDevice(512, 32, ("amx_bf16", "f16_conversion", "vnni"), emulated=True)

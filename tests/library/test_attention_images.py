@@ -20,6 +20,7 @@ def joined(x: Value) -> Value:
     return ops.merge(x, axis=-4)
 
 
+@pytest.mark.slow
 def test_shifted_windows_with_a_learnt_factor() -> None:
     """Queries and keys of length 1, a factor for each head, a bias of positions, a mask for each window."""
     q, k, v = (input(n, f32[B, W, H, N, D]) for n in "qkv")

@@ -53,7 +53,7 @@ def test_scores_beside_sinks_are_found(masked: bool) -> None:
     assert value.op is sink_attention and value.attrs["groups"] == GROUPS and value.attrs["scale"] == SCALE
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_two_columns_of_sinks_are_left_as_they_are() -> None:
     graph = Graph.of(spelled(5, 5, masked=True, columns=2))
     report = dovetail.compile(graph).report

@@ -44,7 +44,7 @@ def whole(shape: LlamaShape, ids: list[int]) -> Array:
     return found["logits"][0, -1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, normed_heads=True, kv_heads=4)], ids=["grouped", "normed"])
 def test_a_prompt_and_its_tokens_share_the_cache(shape: LlamaShape, target: str) -> None:
@@ -88,7 +88,7 @@ def test_a_prompt_in_parts_gives_the_same_cache() -> None:
         np.testing.assert_allclose(parts[name][:, :, :7], array[:, :, :7], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_step_gives_what_the_step_with_concats_gives() -> None:
     concats, in_place = bound(models.llama_step(SHAPE)), bound(llama_cached(SHAPE))
     random = np.random.default_rng(0)

@@ -109,7 +109,7 @@ def hard(dtype: DType) -> list[float]:
     return [*numbers, *halves, *beside, *single, largest * 1.01, -largest * 3, math.inf, -math.inf, 0.3, -0.0]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [*EIGHTS, f4e2m1], ids=str)
 def test_floats_are_rounded_once_and_kept_in_range(dtype: DType) -> None:
     numbers = hard(dtype)

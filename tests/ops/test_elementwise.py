@@ -58,6 +58,7 @@ def test_the_meaning_keeps_the_type_rule_and_warns_of_nothing(op: Primitive) -> 
             meaning(op, *operands[: op.arity])
 
 
+@pytest.mark.slow
 def test_every_dtype_is_taken_where_it_should_be() -> None:
     taken = {op.name: {d for d in ALL if _takes(op, d)} for op in EVERYTHING}
     numbers = set(COMPUTED) - {bool_}

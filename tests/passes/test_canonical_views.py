@@ -257,7 +257,7 @@ def test_a_reshape_that_fits_no_axis(order: tuple[int, ...]) -> None:
     assert canonical(back) is x
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_many_reshapes_that_fit_no_axis() -> None:
     """A chain that is longer than anyone looks down stays right, and its form is found in one go."""
     y = x = input("x", f32[4, 6, 5])

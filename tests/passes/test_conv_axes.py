@@ -68,7 +68,7 @@ def convolutions(draw: st.DrawFn) -> Value:
     return ops.tanh(value + param("b", f32[groups * filters, *(1,) * count])) if draw(st.booleans()) else value
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @given(convolutions())
 def test_any_convolution(value: Value) -> None:
     x = next(v for v in Graph.of(value).values if v.op.name == "input")
@@ -101,7 +101,7 @@ def _biased(x: Value, window: tuple[int, int, int], number: int) -> Value:
     return ops.conv(x, w * 0.1, padding=tuple(n // 2 for n in window)) + b
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("sizes", [(1, 5, 6, 7), (2, 3, 6, 7)], ids=["one", "batch"])
 def test_bias_residual_and_activation_are_in_the_epilogue(
@@ -116,7 +116,7 @@ def test_bias_residual_and_activation_are_in_the_epilogue(
     assert found == ["conv_bias_act"] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", WINDOWS)
 def test_steps_after_three_axes_of_any_size(window: tuple[int, int, int]) -> None:
     """A scale for each channel, a number, and an operand that is no view of a vector."""

@@ -113,7 +113,7 @@ def test_any_steps_after_a_matmul_are_its_epilogue(name: str, engine: str) -> No
     assert len(entry.nodes) == len([v for v in walk([value]) if v.op not in leaf.LEAVES])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "STREAMED_TAPS", 9)
@@ -124,7 +124,7 @@ def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pyte
     check(EPILOGUES[name](y, CHANNEL, y), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("image", "filters", "options"),
     [
@@ -160,7 +160,7 @@ def test_steps_after_a_norm_join_it(name: str) -> None:
     check(EPILOGUES[name](norm(Z), SCALE, input("full", f32[24, 52])), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_steps_before_a_norm_or_a_reduction_join_it() -> None:
     assert check(norm(ops.exp(Z) * SCALE), 1).report.count(PROLOGUE) == 1
     check(library.softmax(Z * 0.3 + COLUMN), 1)
@@ -169,11 +169,12 @@ def test_steps_before_a_norm_or_a_reduction_join_it() -> None:
     check(ops.reduce_max(ops.exp(IMAGE) + 1.0, axes=(-2, -1)), 1)
 
 
+@pytest.mark.slow
 def test_a_reduction_and_what_reads_it_beside_its_operand_are_one_kernel() -> None:
     check(Z / ops.sqrt(ops.reduce_sum(Z * Z, axes=(-1,)) + 1e-6), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_operands_broadcast() -> None:
     for other in (COLUMN, param("row", f32[1, 52]), param("one", f32[1]), input("all", f32[1, 1])):
         check(linear() * other, 1)
@@ -185,7 +186,7 @@ def test_batched_matmuls_take_steps() -> None:
     check(ops.leaky_relu(a @ b, slope=0.2) * input("row", f32[5, 1, 13]), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_views_between_commute_with_steps() -> None:
     check(ops.leaky_relu(ops.split(linear(), axis=-2, parts=2), slope=0.1), 1)
     check(ops.split(linear(), axis=-2, parts=2) * input("zz", f32[2, 12, 52]) + SCALE, 1)
@@ -314,7 +315,7 @@ def test_attention_of_symbolic_sizes_takes_steps(sizes: dict[str, int]) -> None:
     check(library.attention(q, k, v, scale=0.25) * input("z", f32[1, 2, "s", 16]), 1, sizes=sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_results_are_those_of_the_program_apart() -> None:
     """The same scalar steps on the same f32 results: bit for bit."""
     for value in (

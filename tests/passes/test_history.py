@@ -47,6 +47,7 @@ def history_of(found: Lowered) -> History:
     return found.history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", MODELS)
 def test_all_edits_made_again_give_the_very_same_values(model: str, engine: str) -> None:
@@ -101,7 +102,7 @@ def test_an_edit_is_told_at_the_node_it_was_about() -> None:
     assert {v.op.name for v in chain.origins} == {"matmul", "add", "relu"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_nothing_is_written_down_unless_asked() -> None:
     graph = MODELS["bert"]()
     plain = compilation(graph, make_request()).lowered

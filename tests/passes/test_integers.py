@@ -103,6 +103,7 @@ def test_what_stays_a_product_of_floats(name: str) -> None:
     assert [v.dtype for v in made.values if v.op is ops.matmul] == [f32]
 
 
+@pytest.mark.slow
 def test_quantisation_by_steps_keeps_every_bit() -> None:
     x = leaf.input("x", f32[1000])
     y = requantised(x, 0.037, 119)

@@ -70,7 +70,7 @@ def transposed(draw: st.DrawFn) -> Value:
     return value
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(transposed())
 def test_any_transposed_convolution(value: Value) -> None:
     check(value, static(value.operands[0]))

@@ -89,6 +89,7 @@ def test_every_stage_prints_reads_back_and_can_be_the_entry(stage: StageName) ->
     judge(entered)
 
 
+@pytest.mark.slow
 def test_every_pass_is_shown_before_and_after() -> None:
     records = lowered(model(), target="cuda").records
     assert [r.name for r in records] == list(NAMES)
@@ -99,6 +100,7 @@ def test_every_pass_is_shown_before_and_after() -> None:
         judge(record.after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(NAMES) - REQUIRED))
 @pytest.mark.parametrize("target", ["cpu", "cuda", "reference"])
 def test_every_pass_can_be_switched_off(name: str, target: str) -> None:

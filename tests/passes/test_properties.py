@@ -43,7 +43,7 @@ def test_canonical_graphs_mean_the_same(drawn: Drawn) -> None:
     assert all(again.outputs[n] is canonical.outputs[n] for n in graph.outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs())
 def test_fused_graphs_mean_the_same_and_unfuse_to_what_they_were(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -65,7 +65,7 @@ def test_legal_graphs_mean_the_same(drawn: Drawn) -> None:
     same(graph, legal, feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs(symbolic=True))
 def test_specialised_graphs_mean_the_same_before_and_after_fusion(drawn: Drawn) -> None:
     graph, feeds = drawn
@@ -78,7 +78,7 @@ def test_specialised_graphs_mean_the_same_before_and_after_fusion(drawn: Drawn) 
     same(graph, late, feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @given(drawn=graphs())
 def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
@@ -88,7 +88,7 @@ def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
         assert_close(got[name], wanted[name], value.dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs())
 def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
     graph, _ = drawn

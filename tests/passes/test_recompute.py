@@ -181,6 +181,7 @@ def test_the_plan_saves_what_was_chosen_and_no_more() -> None:
     assert estimate(chosen.plan.peak) < estimate(everything.plan.peak)
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_joins_the_kernels_that_read_it() -> None:
     made = compiled(feed_forward())
     steps = [s.value for s in made.plan.phase("run") if any(v.op is ops.again for v in s.operands)]

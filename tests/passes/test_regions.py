@@ -104,7 +104,7 @@ def test_a_region_that_is_cut_is_one_miss_with_the_price_of_every_cut() -> None:
     assert [b.reason for b in report.boundaries] == [LIMIT] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs(nodes=(20, 60)))
 def test_regions_of_another_target_are_cut_to_the_limits_of_this_one(drawn: tuple[Graph, dict[str, Array]]) -> None:
     limits = CUDA.regions

@@ -253,7 +253,7 @@ def live_sets(plan: Plan, sizes: dict[str, Size]) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("static", [True, False])
 def test_minilm_fits_its_two_largest_live_sets(static: bool) -> None:
     graph = bert(batch=8, seq=128) if static else bert()

@@ -197,7 +197,7 @@ def test_wrong_plans_are_refused() -> None:
             verify_plan(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs())
 def test_any_donation_gives_what_the_graph_gives_without(drawn: tuple[Graph, dict[str, Array]]) -> None:
     """Every output that some input fits takes its memory; plans run in memory that starts as garbage."""

@@ -155,7 +155,7 @@ print(fingerprint(graph, target="cpu", alignment=64, options={"tiles": (8, 12), 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_equal_in_every_process() -> None:
     """Hashes of strings differ from process to process; fingerprints do not."""
     found = {

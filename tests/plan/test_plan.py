@@ -165,7 +165,7 @@ def long_chain(count: int) -> Graph:
     return Graph.of(x)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_deep_graphs_do_not_recurse() -> None:
     """Trap: recursion that dies on a chain of 200 layers."""
     plan = make_plan(long_chain(10_000), target=REFERENCE)

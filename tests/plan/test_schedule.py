@@ -78,6 +78,7 @@ def test_peak_is_counted_right(flow: Flow) -> None:
     assert peak_of(flow, order) == held_at_most(flow, order)
 
 
+@pytest.mark.slow
 @given(flows(6))
 def test_no_order_is_worse_than_written_nor_better_than_the_best(flow: Flow) -> None:
     order = schedule(flow)

@@ -66,6 +66,7 @@ def test_matmuls_that_were_joined_are_told() -> None:
     assert [b.reason for b in report.boundaries] == ["bind_time"]
 
 
+@pytest.mark.slow
 def test_a_group_can_be_required() -> None:
     graph = Graph.of({"q": X @ W, "k": X @ GATE})
     compile(graph, require={"shared_input_matmul": 1})
@@ -126,6 +127,7 @@ def test_dispatch_is_part_of_the_report() -> None:
     assert told["dot"]["reason"] == "cpu has no kernel for dot"
 
 
+@pytest.mark.slow
 def test_what_runs_on_the_host_is_told() -> None:
     """A determinant has no compiled kernel: the dispatch, the summary and the text say so."""
     report = report_of(ops.det(ops.exp(input("m", f32[4, 4]))))

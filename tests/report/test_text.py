@@ -27,7 +27,7 @@ def miss(
     return MissedEntry(rule, node, "mask_serves_all_heads", message, "pass one mask", 64, seconds, gain_seconds=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_head_counts_kernels_and_repeated_blocks(report: Report) -> None:
     first, second = as_text(report).split("\n")[:2]
     assert first.startswith(f"bert on cpu   {report.nodes_before} nodes → {len(report.kernels)} kernels   ")

@@ -66,12 +66,13 @@ def _check_nodes(graph: Graph, target: str) -> None:
     assert not [names[v] for v in _computes(written, made.plan.graph) if names[v] not in homes]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs())
 def test_every_node_has_a_kernel_and_every_fused_kernel_has_nodes(drawn: Drawn) -> None:
     _check_nodes(drawn[0], "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "cuda", "reference"])
 def test_a_view_that_rewriting_puts_on_top_hides_no_node(target: str) -> None:
     _check_nodes(dovetail.graphs.parse(LEAKY), target)
@@ -133,13 +134,13 @@ def _check_no_rule(graph: Graph) -> None:
                 assert pair not in PAIRS, boundary
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @given(graphs())
 def test_no_rule_is_said_only_where_no_declared_op_has_both(drawn: Drawn) -> None:
     _check_no_rule(drawn[0])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "name", ["lstm__ts17__static", "multihead__dynamo18__dynamic", "llama_step__dynamo18__sdpa__dynamic"]
 )
@@ -186,7 +187,7 @@ def _pairs() -> set[tuple[str, str]]:
 PAIRS = _pairs()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @given(graphs())
 def test_every_gap_has_one_price_and_misses_have_the_price_of_their_gaps(drawn: Drawn) -> None:
     for engine in ("greedy", "egraph"):
@@ -199,7 +200,7 @@ def test_every_gap_has_one_price_and_misses_have_the_price_of_their_gaps(drawn: 
             assert not (miss.hint and miss.gain_seconds <= 0)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @given(graphs())
 def test_what_is_fused_is_not_missed(drawn: Drawn) -> None:
     for engine in ("greedy", "egraph"):

@@ -37,6 +37,7 @@ def test_winograd_is_priced_by_its_own_multiplications(monkeypatch: pytest.Monke
     assert fast.floor_seconds < fast.seconds < plain.seconds
 
 
+@pytest.mark.slow
 def test_the_built_in_machine_knows_no_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_MACHINE", "built-in")
     fast, plain = kernel_of(CONV), kernel_of(CONV, strict=True)

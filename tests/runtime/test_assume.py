@@ -80,6 +80,7 @@ def assert_same(wanted: Graph, found: Graph) -> None:
         assert_close(got[name], expected[name], f64)
 
 
+@pytest.mark.slow
 def test_residual_operands_of_two_shapes() -> None:
     x, row = leaf.input("x", f32[4, 64, 96]), leaf.param("row", f32[64, 96])
     total = x + row
@@ -90,6 +91,7 @@ def test_residual_operands_of_two_shapes() -> None:
     assert what_if.remedied is not None and what_if.remedied.changes == ("r: f32[64, 96] → f32[4, 64, 96]",)
 
 
+@pytest.mark.slow
 def test_a_mask_that_stretches_the_queries() -> None:
     q, k, v = (leaf.input(name, f32[1, 4, 32, 16]) for name in "qkv")
     mask = leaf.input("mask", f32[3, 1, 32, 32])
@@ -97,6 +99,7 @@ def test_a_mask_that_stretches_the_queries() -> None:
     assert what_if.fires == 1 and types(what_if) == ["input f32[3, 4, 32, 16]"]
 
 
+@pytest.mark.slow
 def test_a_number_that_does_not_hide() -> None:
     q, k, v = (leaf.input(name, f32[1, 4, 32, 16]) for name in "qkv")
     y = attention.body(q, k, v, scale=0.25, causal=True, fill=-1e3)
@@ -105,6 +108,7 @@ def test_a_number_that_does_not_hide() -> None:
     assert what_if.remedied is not None and what_if.remedied.changes == ("fill: -1000.0 → -inf",)
 
 
+@pytest.mark.slow
 def test_an_inner_value_that_is_an_output_is_dropped() -> None:
     y = ops.relu(PRODUCT + leaf.param("b", f32[96]))
     what_if = one({"y": y, "inner": PRODUCT}, "linear", "interior_is_private")
@@ -113,6 +117,7 @@ def test_an_inner_value_that_is_an_output_is_dropped() -> None:
     assert_same(Graph.of(y), what_if.remedied.graph)
 
 
+@pytest.mark.slow
 def test_others_that_read_an_inner_value_read_an_input() -> None:
     y = ops.relu(PRODUCT + leaf.param("b", f32[96]))
     outputs = {"y": y, "sums": ops.reduce_sum(PRODUCT, axes=(-1,))}
@@ -140,6 +145,7 @@ def test_a_pattern_that_fits_but_for_one_op_is_written_as_it_has_it() -> None:
     assert found and all(w.remedied is not None and w.fires == 1 for w in found)
 
 
+@pytest.mark.slow
 def test_a_guard_without_a_remedy_says_so() -> None:
     x, w = leaf.input("x", f32[3, 32, 48]), leaf.input("w", f32[3, 48, 32])
     what_if = one(ops.relu(x @ w + leaf.param("b", f32[32])), "linear", "weight_is_a_matrix")
@@ -163,6 +169,7 @@ def test_what_was_computed_for_a_new_leaf_still_counts() -> None:
     assert what_if.comparison.after.kernels == 2
 
 
+@pytest.mark.slow
 def test_a_model_with_arrays_gets_arrays_for_what_is_new() -> None:
     y = layers((64, 96), 1)
     plain = Graph.of(y)

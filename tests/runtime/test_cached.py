@@ -154,7 +154,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +172,7 @@ def test_another_process_gives_the_same_bits_without_reading_the_model(
     assert done.stdout.strip() == str(program.report).strip()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_other_weights_are_other_results_of_the_same_program(
     model: Path, folder: str, never_lowers: Callable[[], None]
 ) -> None:
@@ -218,6 +218,7 @@ def test_specialised_programs_come_back_too(folder: str, never_lowers: Callable[
     np.testing.assert_array_equal(again(x=x)["y"], expected)
 
 
+@pytest.mark.slow
 def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
     first = dovetail.compile(layer(), cache=folder)
     again = dovetail.compile(layer(), cache=folder)

@@ -50,7 +50,7 @@ def feeds_of(name: str) -> tuple[Graph, dict[str, Array]]:
             return unet(8, groups=2, image=8), {"image": RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
 def test_models_run_right_whatever_was_fused(model: str, target: str) -> None:
@@ -63,7 +63,7 @@ def test_models_run_right_whatever_was_fused(model: str, target: str) -> None:
         assert_close(got[name], wanted[name], f32, scale=5)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
 def test_models_are_planned_for_cuda_and_say_that_they_cannot_run(model: str) -> None:
     graph, feeds = feeds_of(model)
@@ -74,7 +74,7 @@ def test_models_are_planned_for_cuda_and_say_that_they_cannot_run(model: str) ->
             program.bind(random_weights(graph)).run(feeds)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_one_program_serves_every_size_and_each_has_its_own_report() -> None:
     graph = llama(SMALL_LLAMA, batch=1)
     weights = random_weights(graph)
@@ -192,7 +192,7 @@ def test_a_graph_can_come_from_a_file(tmp_path: Path) -> None:
         compile(file)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_boundary_has_a_reason_and_a_price() -> None:
     graph, _ = feeds_of("bert")
     report = compile(graph).report
@@ -218,7 +218,7 @@ def test_the_json_has_what_it_promises() -> None:
     assert missed["bytes"] == 2 * 4 * 16 * 4
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_reports_do_not_change_between_runs() -> None:
     graph, _ = feeds_of("llama")
     again, _ = feeds_of("llama")

@@ -40,6 +40,7 @@ def _result(program: Program) -> float:
     return float(found[0, 0])
 
 
+@pytest.mark.slow
 def test_a_described_graph_is_built_once_for_a_cache(tmp_path: Path) -> None:
     folder = str(tmp_path / "cache")
     first, again = Scaled(2.0), Scaled(2.0)
@@ -49,6 +50,7 @@ def test_a_described_graph_is_built_once_for_a_cache(tmp_path: Path) -> None:
     assert str(program.report) and again.built == 1
 
 
+@pytest.mark.slow
 def test_another_text_is_another_graph(tmp_path: Path) -> None:
     folder = str(tmp_path / "cache")
     assert [_result(dovetail.compile(Scaled(f).described, cache=folder)) for f in (2.0, 3.0, 2.0)] == [2.0, 3.0, 2.0]
@@ -60,7 +62,7 @@ def test_without_a_cache_every_program_builds_it() -> None:
     assert scaled.built == 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("field", ["rope.freq_base", "attention.layer_norm_rms_epsilon"])
 def test_models_that_differ_in_a_number_do_not_share_programs(field: str, tmp_path: Path) -> None:
     """Their files have the same tensors: what their graphs have in them is the difference."""

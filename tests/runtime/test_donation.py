@@ -104,6 +104,7 @@ def test_the_results_are_those_without_donation(target: str) -> None:
     assert np.shares_memory(found["new_keys"], caches["keys"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_state_of_training_is_updated_where_it_is(target: str) -> None:
     """Momentum and weights, each computed from both: what one step reads no other one has overwritten."""
@@ -273,6 +274,7 @@ def test_updates_in_place_are_those_of_a_copy(reduction: str, dtype: dovetail.dt
     np.testing.assert_array_equal(inputs["x"], expected)
 
 
+@pytest.mark.slow
 def test_donations_are_kept_with_compiled_programs(tmp_path: Any) -> None:
     """A program from the cache overwrites what one that was just compiled does."""
     rng = np.random.default_rng(4)

@@ -14,7 +14,7 @@ from dovetail.ir import origin
 from dovetail.ir.rewrite import Replacement, replace_roots
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 def test_a_long_chain_compiles_and_runs(count: int) -> None:
     b = Builder("g")
@@ -28,7 +28,7 @@ def test_a_long_chain_compiles_and_runs(count: int) -> None:
     np.testing.assert_array_equal(found, dovetail.evaluate(b.graph(), {"x": given})["y"])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_a_sum_of_many_inputs_compiles_and_runs(count: int) -> None:
     b = Builder("g")

@@ -36,6 +36,7 @@ def network(arrays: dict[str, Array]) -> Graph:
     return builder.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "least", "most", "cosine"), [("int8", 3.5, 3.9, 0.9999), ("int4", 6.0, 6.5, 0.98)])
 def test_products_are_near_and_weights_are_small(kind: QuantizeKind, least: float, most: float, cosine: float) -> None:
     wanted = dovetail.evaluate(network(W), {"x": X}, lift=True)["y"]
@@ -78,6 +79,7 @@ def test_ranges_of_4_bits_are_closer_than_from_the_least_to_the_most() -> None:
     assert told is not None and told.layers[0].error < 0.96 * plain
 
 
+@pytest.mark.slow
 def test_a_matrix_with_a_large_error_stays_as_it_is() -> None:
     odd = W["first"].copy()
     odd[::32] *= 1e4

@@ -48,7 +48,7 @@ def test_built_in_models_hold(model: str, engine: str) -> None:
     assert all(r.checked for r in found.rules), "every rule was evaluated"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_exporters_hold(file: str) -> None:
     found = verified(load(FOLDER / file))
@@ -56,14 +56,14 @@ def test_files_of_exporters_hold(file: str) -> None:
     assert all(r.checked for r in found.rules)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("file", ["llama__dynamo18__sdpa__dynamic.onnx", "vit__dynamo18__sdpa__dynamic.onnx"])
 def test_files_hold_with_the_other_engine(file: str) -> None:
     found = verified(load(FOLDER / file), engine="egraph")
     assert found.holds and all(r.checked for r in found.rules)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_program_is_judged_too() -> None:
     made = compilation(MODELS["bert"], make_request(), history=True)
     drawn = random_inputs(MODELS["bert"])
@@ -76,7 +76,7 @@ def test_the_program_is_judged_too() -> None:
     assert not off.holds and not off.wrong and [o.holds for o in off.outputs] == [True, False]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_of_edits_that_look_alike_three_are_evaluated() -> None:
     found = verified(MODELS["llama"])
     norm = next(r for r in found.rules if r.rule == "swiglu")

@@ -77,7 +77,7 @@ def test_random_graphs_of_narrow_types(drawn: Drawn) -> None:
     check(*drawn)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(graphs(empty=True, nodes=(20, 60)))
 def test_random_graphs_with_regions(drawn: Drawn) -> None:
     graph, feeds = drawn

@@ -227,7 +227,7 @@ def test_evaluate_values_cuts_at_what_it_is_given() -> None:
         evaluate_values([outer], {inner: np.ones(2), z: ones(2)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_long_chain_does_not_recurse() -> None:
     x = leaf.input("x", f32[1])
     value = x

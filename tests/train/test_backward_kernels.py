@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import dovetail
 from dovetail import Graph, library
@@ -22,6 +23,7 @@ def kernels(program: Program) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_gradient_of_logits_is_written_once() -> None:
     logits, labels = dovetail.input("logits", f32[24, 300]), dovetail.input("labels", i64[24])
     loss = cross_entropy(logits, labels)
@@ -40,6 +42,7 @@ def test_the_gradient_of_logits_is_written_once() -> None:
     np.testing.assert_allclose(found["d"], chances / 24, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_logits_is_written_over_them() -> None:
     """One tensor of their size is there: the logits, and then their gradient."""
     x, labels = dovetail.input("x", f32[24, 8]), dovetail.input("labels", i64[24])
@@ -64,6 +67,7 @@ def test_the_gradient_of_logits_is_written_over_them() -> None:
     np.testing.assert_allclose(found["d"], x.T @ ((chances - wanted) * counted), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradients_by_row_take_steps_in() -> None:
     x, g = dovetail.input("x", f32[48, 96]), dovetail.input("g", f32[48, 96])
     (d,) = dovetail.graphs.gradient(library.softmax(x * 0.5), [x], g)
@@ -78,6 +82,7 @@ def test_gradients_by_row_take_steps_in() -> None:
     np.testing.assert_allclose(program.run(feeds)["d"], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_residuals_join_the_gradient_of_a_norm() -> None:
     x, gain, g = dovetail.input("x", f32[48, 96]), dovetail.input("gain", f32[96]), dovetail.input("g", f32[48, 96])
     y = library.rms_norm(x, gain, eps=1e-5) + x

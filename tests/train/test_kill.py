@@ -14,7 +14,7 @@ from dovetail.train import SGD, Trainer
 from tests.train.models import classifier
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_kill_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     trainer = Trainer(classifier(), "cross_entropy", SGD(0.1), threads=1)

@@ -24,7 +24,7 @@ def model() -> Graph:
     return builder.graph()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_pairs_are_trained_and_merged() -> None:
     plain = model()
     params = {n: 10 * a for n, a in random_weights(plain).items()}
@@ -43,6 +43,7 @@ def test_pairs_are_trained_and_merged() -> None:
     np.testing.assert_allclose(trainer.evaluate(batch)["logits"], found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.heavy
 def test_no_gradient_of_a_frozen_matrix_is_made() -> None:
     trainer = Trainer(dovetail.train.lora(model(), "w0", rank=3), "cross_entropy", wrt="*.lora_*", target="reference")
     made = step_graph(trainer.graph, AdamW(), wrt="*.lora_*", loss="loss")

@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Callable[[Value, Value], Value], Any, Any, float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str) -> None:
     make, x, t, wanted = CASES[name]

@@ -53,7 +53,7 @@ def run(make: Any, feeds: list[dict[str, Any]], **options: Any) -> tuple[Trainer
     return trainer, trainer.fit(feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_dropout_is_the_same_at_any_number_of_threads_and_after_resume(tmp_path: Path) -> None:
     feeds = list(batches(12))
     whole, told = run(with_dropout, feeds, seed=5)
@@ -82,6 +82,7 @@ def threefry(key: Any, low: Any, high: Any) -> tuple[Any, Any]:
     return x, y
 
 
+@pytest.mark.slow
 def test_dropout_draws_from_seed_step_and_place() -> None:
     """The masks of two steps, computed from the paper's cipher in Python's own integers."""
     x = np.ones((2, 64), np.float32)
@@ -98,6 +99,7 @@ def test_dropout_draws_from_seed_step_and_place() -> None:
         np.testing.assert_allclose(trainer.params["w"], before - 0.5 * gradient, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluation_drops_nothing() -> None:
     trainer = Trainer(only_dropout(), "mean_squared", SGD(0.1))
     x = RNG.normal(size=(3, 64)).astype(np.float32)
@@ -107,6 +109,7 @@ def test_evaluation_drops_nothing() -> None:
         dropout(ops.iota(size=3, dtype=f32), 1.0, place="x")
 
 
+@pytest.mark.slow
 def test_batch_norm_trains_with_the_statistics_of_the_batch() -> None:
     first = {
         "w": RNG.normal(size=(5, 3, 1, 1)), "gain": 1 + 0.1 * RNG.normal(size=(5, 1, 1)),
@@ -160,6 +163,7 @@ def dividing() -> Graph:
     return builder.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_step_that_is_not_finite_changes_nothing(accumulate: int) -> None:
     w = np.ones(4, np.float32)
@@ -178,6 +182,7 @@ def test_a_step_that_is_not_finite_changes_nothing(accumulate: int) -> None:
     assert trainer.steps == 1 and np.isfinite(trainer.step(good).loss)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_is_named_by_its_place() -> None:
     builder = Builder("roots", lines=False)
     builder.output("y", ops.sqrt(builder.input("x", f32["n", 4]) * builder.param("w", f32[4])))
@@ -206,6 +211,7 @@ def test_products_in_low_precision_keep_weights_in_f32(precision: Any, tmp_path:
         run(classifier, [], precision="f8")
 
 
+@pytest.mark.slow
 def test_gradients_that_overflow_f16_are_left_out_and_the_scale_is_halved() -> None:
     (batch,) = batches(1)
     trainer = Trainer(classifier(), "cross_entropy", SGD(0.1), precision="f16")

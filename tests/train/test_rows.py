@@ -42,6 +42,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, few: float, optimizer: Optimizer, *
     return trainer
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
@@ -62,6 +63,7 @@ def test_weights_are_those_of_a_dense_gradient(
     assert not [d for d in rows.program.plan.donations if d.copied], "tables are written in place"
 
 
+@pytest.mark.heavy
 def test_updates_that_read_other_rows_have_a_dense_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, dense = (trained(monkeypatch, few, Adafactor()) for few in (8, 1e9))
     for name, array in dense.params.items():

@@ -30,6 +30,7 @@ def line() -> Graph:
     return builder.graph()
 
 
+@pytest.mark.slow
 def test_an_update_is_one_kernel_for_each_weight_and_its_state() -> None:
     """Of AdamW: it reads weight, gradient and both means once, and writes three of them in place."""
     trainer = Trainer(line(), "mean_squared", AdamW(), clip_norm=1.0, groups=[Group("w", lr_scale=0.5)])
@@ -105,6 +106,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_do_what_they_are_defined_to(name: str) -> None:
     optimizer = OPTIMIZERS[name]
@@ -140,7 +142,7 @@ def test_a_classifier_learns_and_evaluates() -> None:
     assert trainer.steps == 200 and float(found["loss"]) < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_resumed_run_is_equal_to_the_last_bit(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     whole = Trainer(classifier(), "cross_entropy", AdamW(0.01), clip_norm=1.0, schedule=schedules.linear(40))
@@ -158,6 +160,7 @@ def test_a_resumed_run_is_equal_to_the_last_bit(tmp_path: Path) -> None:
         assert array.tobytes() == second.params[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_clipping() -> None:
     w, x = np.zeros((3, 2), np.float32), np.full((1, 3), 10, np.float32)
     batch = {"x": x, "labels": np.full((1, 2), 100, np.float32)}
@@ -171,7 +174,7 @@ def test_clipping() -> None:
     np.testing.assert_allclose(valued.params["w"], 0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_frozen_weights_and_groups() -> None:
     before = Trainer(classifier(), "cross_entropy").params
     groups = [Group("*", lr_scale=1.0), Group("b*", lr_scale=0.0, weight_decay=0.0)]
@@ -183,7 +186,7 @@ def test_frozen_weights_and_groups() -> None:
     assert abs(after["w1"] - before["w1"]).max() > 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no output 'loss'"):
         Trainer(classifier())
@@ -223,6 +226,7 @@ def with_frozen() -> Graph:
     return replace(builder.graph(), frozen={"table": "a buffer"})
 
 
+@pytest.mark.slow
 def test_what_a_model_does_not_train_stays_unless_it_is_named(tmp_path: Path) -> None:
     batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
     save(with_frozen(), tmp_path / "frozen.dvt")
@@ -243,6 +247,7 @@ def test_what_a_model_does_not_train_stays_unless_it_is_named(tmp_path: Path) ->
         Trainer(with_frozen(), "mean_squared", SGD(0.1), wrt="tab*")
 
 
+@pytest.mark.slow
 def test_the_hint_about_weights_that_the_loss_does_not_reach_can_be_followed() -> None:
     builder = Builder("apart", lines=False)
     builder.output("y", builder.input("x", f32["n", 3]) @ builder.param("w", f32[3, 2]))
@@ -270,6 +275,7 @@ def test_options_are_named_before_anything_else() -> None:
         Trainer(line(), "mean_squared", cast(Any, AdamW))
 
 
+@pytest.mark.slow
 def test_optimizers_have_names() -> None:
     batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
     made: list[Any] = []
@@ -280,6 +286,7 @@ def test_optimizers_have_names() -> None:
     assert (made[0] == made[1]).all() and (made[1] == made[2]).all()
 
 
+@pytest.mark.slow
 def test_batches_are_dicts_or_lists_in_the_order_of_the_inputs() -> None:
     trainer = Trainer(line(), "mean_squared", SGD(0.1))
     x, y = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)

@@ -134,6 +134,7 @@ def test_trap_17_more_broadcast_inputs_than_a_kernel_takes() -> None:
     near(run(free, arrays)["y"], wanted)
 
 
+@pytest.mark.slow
 def test_trap_18_comparing_yields_bool_everywhere() -> None:
     """Systems whose comparisons yield 0.0 and 1.0 in the operands' dtype store them as f32 and read them as bytes.
 

@@ -224,6 +224,7 @@ def doubled(reduce: Primitive, x: Value) -> Value:
     return ops.while_loop(lambda x: reduced(reduce, ops.less(x, 4.0)), lambda x: x * 2.0, [x], limit=8).carries[0]
 
 
+@pytest.mark.slow
 def test_trap_35_a_condition_is_one_bool() -> None:
     """A vector condition is "any" in one system, "the first" in another, and a select by element in its lowering.
 

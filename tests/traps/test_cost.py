@@ -87,6 +87,7 @@ def counted(op: Primitive) -> Generator[list[str]]:
         yield calls
 
 
+@pytest.mark.slow
 def test_trap_53_weights_are_joined_once_for_each_binding() -> None:
     """One wide matmul is no gain where every run concatenates its weights again; kept for good, they go stale.
 

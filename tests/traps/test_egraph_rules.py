@@ -149,6 +149,7 @@ def test_trap_36_a_rule_asks_for_shapes_and_dtypes() -> None:
     assert asked > 100
 
 
+@pytest.mark.slow
 def test_trap_37_what_is_chosen_is_what_is_returned_and_run() -> None:
     """An optimizer that extracts the best graph and goes on with the old one reports savings that nobody gets.
 
@@ -187,6 +188,7 @@ def doubled(x: Value, times: int) -> Value:
     return x
 
 
+@pytest.mark.slow
 def test_trap_38_shared_work_is_counted_once() -> None:
     """Costed as a tree, a value with two readers counts twice, one behind sixty of them 2 ** 60 times.
 
@@ -264,6 +266,7 @@ def hostile_graph() -> Graph:
     return replace(Graph.of(outputs, name=HOSTILE[0]), origins=origins)
 
 
+@pytest.mark.slow
 def test_trap_39_names_are_no_part_of_any_language() -> None:
     """A name that is pasted into a program text ends a string, opens a rule, or runs a command of its own.
 

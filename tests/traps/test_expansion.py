@@ -129,6 +129,7 @@ def test_trap_23_a_mask_of_batch_and_keys() -> None:
         ops.add(products(), input("m", f32[2, 3]))
 
 
+@pytest.mark.slow
 def test_trap_24_a_mask_of_batch_queries_and_keys() -> None:
     """[b, sq, sk] aligned at its last axes is [h, sq, sk]: each head is given the mask of another batch.
 
@@ -148,6 +149,7 @@ def test_trap_24_a_mask_of_batch_queries_and_keys() -> None:
         near(run(form, arrays)["y"], attend(arrays, lambda b, h, i, j: arrays["m"][b, h, i, j]))
 
 
+@pytest.mark.slow
 def test_trap_25_scale_softcap_and_bias_survive() -> None:
     """Expansions written for the usual case forget a scale that is not 1/sqrt(d), a softcap, or an additive bias.
 
@@ -167,6 +169,7 @@ def test_trap_25_scale_softcap_and_bias_survive() -> None:
             near(run(form, arrays)["y"], wanted)
 
 
+@pytest.mark.slow
 def test_trap_26_fewer_heads_of_keys_than_of_queries() -> None:
     """With two heads of keys for six of queries, head h reads h // 3; an index modulo 2 reads another one.
 

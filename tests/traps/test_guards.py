@@ -329,6 +329,7 @@ def test_trap_13_blocks_of_other_ranks_masks_and_widths() -> None:
         near(run(fused, arrays)["y"], block_by_hand(arrays, parts))
 
 
+@pytest.mark.slow
 def test_trap_14_a_tiny_input_beside_does_not_switch_block_fusion_on() -> None:
     """A rule for few rows that looks at the smallest input of a graph is switched on by a flag of one element.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from dovetail import Graph, Value, ops
 from dovetail.declare import Machine, fused_op
@@ -105,6 +106,7 @@ def test_trap_03_one_parameter_of_each_name_after_fusing() -> None:
         near(got["third"], arrays["x"] @ arrays["wv"] @ arrays["wq"])
 
 
+@pytest.mark.slow
 def test_trap_04_an_operand_that_is_also_the_partner() -> None:
     """In `mm + mm` the operand to swallow is the partner too: taken apart by position it is lost or computed twice.
 

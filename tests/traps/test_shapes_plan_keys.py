@@ -82,6 +82,7 @@ def test_trap_41_a_reshape_keeps_the_number_of_elements() -> None:
     assert compile(stated).run({"x": ones(2, 3, 8), "t": ones(6)})["y"].shape == (6, 8)
 
 
+@pytest.mark.slow
 def test_trap_42_a_contracted_size_is_bound_to_one_number() -> None:
     """A symbol that meets a weight of 6 rows is bound to 5 without a word, and the product reads past the rows.
 
@@ -130,6 +131,7 @@ def test_trap_43_sizes_that_are_not_known_take_memory() -> None:
         np.testing.assert_allclose(got["sums"], inner.sum(-1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_trap_44_slices_are_not_clamped() -> None:
     """Binding a size below the end of a slice shortens the slice, and what reads it computes something else.
 
@@ -255,6 +257,7 @@ def test_trap_46_a_known_size_that_meets_an_unknown_one_binds_it() -> None:
     np.testing.assert_array_equal(compile(free).run({"x": counting(3), "one": ones(1)})["y"], [1, 2, 3])
 
 
+@pytest.mark.slow
 def test_trap_47_a_specialised_program_has_a_report_of_its_own() -> None:
     """A report that is written before sizes are known goes on telling of fusions that were decided anew since.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+import pytest
+
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import Ptr
@@ -43,6 +45,7 @@ def stored(code: KernelCode) -> int:
     return y.value
 
 
+@pytest.mark.slow
 def test_kernels_that_differ_share_functions_that_do_not() -> None:
     tile = RegisterTile(WIDE, 2, 14, Epilogue(RELU, True), True)
     wide, narrow = winograd_code(FOUR, tile), winograd_code(TWO, tile)

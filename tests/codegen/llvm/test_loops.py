@@ -125,6 +125,7 @@ def test_scratch_is_memory_of_the_worker() -> None:
     np.testing.assert_array_equal(y, [3, 2, 1])
 
 
+@pytest.mark.slow
 def test_only_the_running_sum_may_be_reordered() -> None:
     """A sum in lanes is free to reorder; the difference inside it is what the statements say."""
     element = Call("sub", (Load(X, (STEP,)), Number(1.0, f32)), f32)

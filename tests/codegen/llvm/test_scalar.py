@@ -66,7 +66,7 @@ def values_of(dtype: DType) -> dict[str, Value]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_it_is_what_numpy_says(dtype: DType) -> None:
     outputs = values_of(dtype)

@@ -56,7 +56,7 @@ def fusions() -> dict[str, str]:
     return {part.partition(":")[0] + ".onnx": part for part in text.rstrip("\n").split("\n\n")}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("file", FILES)
 def test_one_compile_is_right_at_every_stored_size(file: str) -> None:
     program = dovetail.compile(FOLDER / file)

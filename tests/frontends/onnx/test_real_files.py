@@ -54,7 +54,7 @@ def test_a_sorted_model_is_not_copied_and_a_cycle_is_named() -> None:
         import_model(model(["Add x b -> a", "Relu a -> b", "Neg b -> y"], {"x": f32[2]}, ["y"]))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_branches_nest_30_deep() -> None:
     inner: list[onnx.NodeProto] = [node("Relu x -> o0")]
     for depth in range(1, 31):
@@ -164,6 +164,7 @@ def test_a_carry_that_the_body_only_writes_starts_with_a_placeholder(placeholder
         assert found["last"] == trips
 
 
+@pytest.mark.slow
 def test_frames_are_counted_as_tf_signal_counts_them() -> None:
     """max(0, 1 + (n - 400) / 160), as integers: the size of a reshape that follows is known before the run."""
     numbers_ = {name: np.array(v) for name, v in (("length", 6), ("step", 2), ("one", 1), ("zero", 0))}

@@ -22,7 +22,7 @@ def test_every_operator_has_one_rule_that_says_what_it_computes() -> None:
     assert all(whole) and all(rule.doc for rule in ALL)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_rules_do_not_import_torch() -> None:
     code = "import dovetail.frontends.torch.rules, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

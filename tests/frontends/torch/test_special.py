@@ -62,6 +62,7 @@ def test_erfcx_is_the_scaled_tail() -> None:
     np.testing.assert_allclose(computed("special_erfcx.default", far), 1 / (far * math.sqrt(math.pi)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_erfinv_and_ndtri_undo_what_they_invert() -> None:
     y = np.array([-0.999999, -0.7, -1e-12, 0.0, 1e-300, 0.3, 0.5, 0.7001, 0.99, 1 - 1e-15])
     found = computed("erfinv.default", y)

@@ -72,6 +72,7 @@ def test_batches_are_stretched_and_views_read_where_they_lie() -> None:
         same_bits(runner, {"x": numbers(i32, b, 1, 5, 6), "y": numbers(i32, 3, 7, 5, seed=1)})
 
 
+@pytest.mark.slow
 def test_what_stands_behind_a_integer_product_numbers() -> None:
     x, w, b = input("x", i32["n", 6]), input("w", i32[6, 10]), input("b", i32[10])
     runner = compiled(library.linear(x, w, b))

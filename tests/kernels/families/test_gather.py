@@ -44,6 +44,7 @@ def test_axes(axis: int, shape: tuple[int, ...]) -> None:
     same_bits(compiled(ops.gather(x, i, axis=axis)), {"x": bits(f32, 4, 7, 33), "i": drawn(size, *shape, dtype=i32)})
 
 
+@pytest.mark.slow
 def test_embeddings_of_every_length_from_one_code() -> None:
     table, i = input("table", f32["v", 384]), input("i", i64["b", "s"])
     runner = compiled(ops.gather(table, i, axis=-2))

@@ -28,6 +28,7 @@ def feeds(batch: int, channels: int, image: tuple[int, ...], places: tuple[int, 
     return {"x": x, "grid": grid}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", MODES)
@@ -40,7 +41,7 @@ def test_every_mode(mode: Any, padding: Any, align_corners: bool, image: tuple[i
     check(Graph.of(sampled), fed, kernel="grid_sample")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @given(
     st.sampled_from(MODES),
     st.sampled_from(PADDINGS),

@@ -36,6 +36,7 @@ def test_to_every_narrow_type(source: DType) -> None:
         same_bits(runner, {"x": bits(source, n)})
 
 
+@pytest.mark.slow
 def test_numbers_next_to_halves() -> None:
     halves = np.arange(1 << 12, dtype=np.uint16).astype(np.uint32) << 20
     near = np.concatenate([halves + d for d in (0, 1, 2**32 - 1)]).astype(np.uint32).view(np.float32)
@@ -43,6 +44,7 @@ def test_numbers_next_to_halves() -> None:
     same_bits(compiled({d.name: ops.cast(x, dtype=d) for d in NARROW}), {"x": near})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [d for d in NARROW if d.is_integer], ids=str)
 @pytest.mark.parametrize("source", [*FLOATS, *INTEGERS], ids=str)
 def test_whole_numbers_wrap(source: DType, target: DType) -> None:

@@ -100,6 +100,7 @@ def test_regions_of_several_lanes_give_several_results() -> None:
     near(compiled({"p": both[0], "q": both[1]}), {"x": normal(4, 9), "y": normal(4, 9, seed=1), "row": normal(9)})
 
 
+@pytest.mark.slow
 def test_results_may_take_the_memory_of_an_operand() -> None:
     """A chain of steps of which each writes over the one before, seen through a view or not."""
     x = input("x", f32[64, 64])
@@ -118,7 +119,7 @@ def test_results_may_take_the_memory_of_an_operand() -> None:
     assert float(np.mean(np.abs(runner.run(feeds)["y"] - whole.run(feeds)["y"]) > 1e-3)) < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_long_chains_and_shared_steps_are_linear() -> None:
     """Each step reads the one before twice: printed as a tree it would have 2**200 leaves, and be 2,000 deep."""
     x = input("x", f32[5])
@@ -139,6 +140,7 @@ def test_any_bits_of_whole_numbers() -> None:
     same_bits(compiled(outputs), {"x": bits(i32, 1000), "y": bits(i32, 1000, seed=1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divisor", [2.0**0.5, -3.0])
 def test_the_slope_of_erf_has_no_division(divisor: float) -> None:
     """exp(-(x / c)²) beside erf(x / c): both take x * (1 / c), which is computed once."""

@@ -28,6 +28,7 @@ from tests.kernels.native import bits, compiled, native_of, same_bits
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_every_dtype(dtype: DType) -> None:
     x, y = input("x", dtype[3, 5]), input("y", dtype[3, 2])
@@ -142,6 +143,7 @@ def test_pieces_at_regular_distances_are_one_loop_nest(places: list[tuple[int, i
     assert same_bits(native.bind({}), {"x": given})["y"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 def test_equal_joins_of_other_places_have_kernels_of_their_own() -> None:
     """Where pieces start is part of a folded kernel, so that steps with other places may not share it."""
     x = input("x", f32[2, 13, 14])
@@ -172,6 +174,7 @@ def test_padding_by_a_computed_number() -> None:
     same_bits(runner, {"x": bits(bf16, 5, 33), "n": np.array(2.5, bf16.numpy)})
 
 
+@pytest.mark.slow
 def test_one_thread_and_two_write_the_same() -> None:
     x = input("x", f32[300, 200])
     made = ops.concat(ops.permute(x, order=(-1, -2)), ops.permute(x, order=(-1, -2)), axis=-2)

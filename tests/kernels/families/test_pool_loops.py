@@ -26,6 +26,7 @@ def test_the_largest_is_exact(dtype: DType, attrs: dict[str, Any]) -> None:
     same_bits(runner, {"x": numbers(dtype, 2, 3, 8, 9)})
 
 
+@pytest.mark.slow
 def test_nan_wins() -> None:
     runner = compiled(ops.max_pool(input("x", f16[1, 2, 4, 30]), window=(2, 2)))
     found = runner.run({"x": bits(f16, 1, 2, 4, 30)})
@@ -40,6 +41,7 @@ def test_means(dtype: DType, attrs: dict[str, Any], count_padding: bool) -> None
     near(runner, {"x": numbers(dtype, 2, 3, 8, 9)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
 def test_three_axes_at_every_size(pool: Any) -> None:
     x = input("x", f32["n", 2, "d", "h", 6])

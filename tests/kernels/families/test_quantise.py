@@ -14,6 +14,7 @@ from tests.kernels.native import bits, compiled, numbers, same_bits
 WHOLE = [d for d in INTEGERS if d.bits <= 32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", WHOLE, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_dtype(dtype: DType, whole: DType) -> None:
@@ -43,6 +44,7 @@ def test_a_scale_that_is_known_is_not_divided_by(whole: DType, scale: float) -> 
         same_bits(runner, {"x": array})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, -2, -3])
 def test_along_an_axis(axis: int) -> None:
     shape = (4, 7, 17)

@@ -47,7 +47,7 @@ def test_the_index_of_an_extreme(dtype: DType, shape: tuple[int, ...]) -> None:
     same_bits(compiled(outputs), {"x": few(shape, dtype)})
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize(("shape", "dtype"), [*((shape, f32) for shape in SHAPES), ((3, 5, 7), f64), ((3, 5, 7), f16)])
 def test_running_reductions(shape: tuple[int, ...], dtype: DType) -> None:
     x = input("x", dtype[shape])
@@ -57,7 +57,7 @@ def test_running_reductions(shape: tuple[int, ...], dtype: DType) -> None:
     near(runner, {"x": np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(dtype.numpy)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [i8, u64])
 def test_running_whole_numbers_wrap(dtype: DType) -> None:
     x = input("x", dtype[4, 21])
@@ -65,7 +65,7 @@ def test_running_whole_numbers_wrap(dtype: DType) -> None:
     same_bits(compiled(outputs), {"x": bits(dtype, 4, 21)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_sizes_may_come_later_and_operands_lie_anyhow() -> None:
     m, n = symbol("m"), symbol("n")
     x = input("x", f32[m, n])

@@ -23,6 +23,7 @@ def normal(*shape: int, dtype: DType = f32, seed: int = 0) -> Array:
     return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["half", "interleaved"])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 @pytest.mark.parametrize(("width", "rotated"), [(2, None), (8, None), (64, None), (80, 32), (50, 34), (6, 2)])
@@ -44,6 +45,7 @@ def test_rows_of_any_length(form: Any, dtype: DType, width: int, rotated: int | 
         assert_close(got, expected, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["half", "interleaved"])
 def test_heads_of_a_projection(form: Any) -> None:
     x = input("x", f32[2, 7, 4 * 16])

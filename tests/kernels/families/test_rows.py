@@ -41,7 +41,7 @@ def vector(name: str, n: int, dtype: DType = f32) -> Value:
     return input(name, dtype[n])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("columns", [385, 2048, 2500])
 def test_columns_of_what_memory_holds_are_summed_like_those_of_a_cache(columns: int) -> None:
     """A bundle is then as wide as the rows of the matrix, which changes no sum."""
@@ -166,7 +166,7 @@ def test_every_reduction_over_any_axes(axes: tuple[int, ...]) -> None:
     near(compiled({op.name: op(x, axes=axes) for op in reductions}), {"x": normal(3, 5, 37)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [i8, u16, i32, u64])
 def test_whole_numbers_wrap_and_order(dtype: DType) -> None:
     x = x_of(7, 33, dtype=dtype)
@@ -231,6 +231,7 @@ def test_operands_are_read_where_they_lie() -> None:
     near(compiled(outputs), {"x": normal(6, 20, 18), "gain": normal(40)})
 
 
+@pytest.mark.slow
 def test_long_sums_stay_near() -> None:
     """A sum in f32 of a million numbers around 1 would be off by far more than the tolerance in one running sum.
 
@@ -304,6 +305,7 @@ def narrow_weights(x: Value) -> Value:
     return ops.cast(raised / ops.reduce_sum(raised, axes=(-1,)), dtype=f16)
 
 
+@pytest.mark.slow
 def test_what_is_needed_again_is_kept_beside_the_result_where_it_does_not_fit() -> None:
     runner = compiled(narrow_weights(x_of(5, 300)))
     assert _scratch(runner) >= 300 * 4

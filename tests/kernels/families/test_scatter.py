@@ -71,7 +71,7 @@ def test_rows_of_indices(depth: int, way: Combine) -> None:
     near(compiled(ops.scatter_nd(x, i, u, reduction=way)), feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_sizes_that_are_known_later() -> None:
     x, i, u = input("x", f32["n", "m"]), input("i", i64["k", "m"]), input("u", f32["k", "m"])
     rows = ops.unsqueeze(ops.slice_(i, axis=-1, start=0, stop=1), axes=(-1,))

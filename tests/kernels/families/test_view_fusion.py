@@ -66,6 +66,7 @@ def test_merged_axes_that_do_not_lie_densely() -> None:
         near(runner, {"x": normal(h, s, 16), "b": normal(s, 16 * h)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_joined_padded_and_turned(axis: int) -> None:
     x, y = input("x", f32[6, 10]), input("y", f32[6, 10])

@@ -75,6 +75,7 @@ def test_a_chain_of_two_is_exact() -> None:
     in_one_kernel(quantised(first + x, 0.11, -128, i8), feed)
 
 
+@pytest.mark.slow
 @given(scale=SCALES, zero=st.integers(-128, 255))
 def test_the_parts_round_as_the_quotient_does(scale: float, zero: int) -> None:
     """Exact rational arithmetic decides, at floats that the search for parts did not see."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_a_wire_past_a_row_goes_around_what_stands_there() -> None:
     assert abs(x - drawn.x[1]) >= 20 and (top, bottom) == (30, 40)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(1, 40))
 def test_boxes_never_overlap_and_wires_go_down(seed: int, count: int) -> None:
     rng = random.Random(seed)

@@ -50,6 +50,7 @@ def check(layout: Layout, items: list[Item]) -> None:
     assert at == len(items)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(0, 60))
 def test_everything_has_a_place_and_a_way(seed: int, count: int) -> None:
     items = random_items(seed, count)

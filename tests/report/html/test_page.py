@@ -72,7 +72,7 @@ def test_the_page_has_the_numbers_of_the_report_and_of_the_plan(model: str) -> N
     assert len(texts) == max(shown["code"]["of"]) + 1 and all("define" in t for t in texts)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_policy_allows_this_style_and_this_script_and_nothing_else() -> None:
     read = Read(page(source_of(compiled("resnet"))))
     (policy,) = [a["content"] or "" for _, a in read.elements if a.get("http-equiv") == "Content-Security-Policy"]
@@ -104,7 +104,7 @@ def test_the_page_asks_nobody_for_anything() -> None:
         assert len(text.splitlines()) <= 400, name
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_names_cannot_be_markup() -> None:
     made = compilation(hostile_graph(), make_request())
     text = page(source_of(made))
@@ -127,7 +127,7 @@ def test_parts_of_the_page_are_put_in_by_name_once() -> None:
     assert Read(page({"report": "%%script%%"})).source() == {"report": "%%script%%"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_measured_run_is_embedded() -> None:
     shown = Read(page(source_of(compiled("resnet"), [Span(0, 0.0, 0.5, 1)]))).source()
     assert shown["timeline"] == [{"kernel": 0, "start": 0.0, "seconds": 0.5, "thread": 1}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
+import pytest
 
 from dovetail.targets.cpu.fp16_fallback import NAMES, TEXT
 from dovetail.targets.cpu.jit import compile_text
@@ -46,6 +47,7 @@ done:
 """
 
 
+@pytest.mark.slow
 def test_every_f16_and_every_rounding() -> None:
     text = TEXT.replace(NAMES[0], "widen").replace(NAMES[1], "narrow") + _AROUND
     code = compile_text(text, vectorize=False)

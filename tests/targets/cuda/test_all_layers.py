@@ -86,7 +86,7 @@ def _is_near(graph: Graph, found: Array) -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "launches"),
     [
@@ -104,7 +104,7 @@ def test_every_layer_of_a_decoder_is_a_pass(name: str, launches: int) -> None:
     assert kernel.passes == 4 and len(every) == launches
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", TINY)
 def test_every_layer_of_an_encoder_is_a_pass(name: str) -> None:
     device = replace(WHOLE, multiprocessors=4, dependent_intensity=32.0)
@@ -118,7 +118,7 @@ def _order(plan: Plan) -> list[int]:
     return shared_first([(step, kernels or ()) for step, kernels in launched], Footprints(plan, locations_of(plan)))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_layers_share_comes_before_them(name: str) -> None:
     plan = _plan(DECODE.step_graph(replace(SHAPES[name], layers=4)), WHOLE)
@@ -171,7 +171,7 @@ def test_a_warp_that_copies_late_finds_the_memory_of_the_last_parts_free(monkeyp
         _is_near(graph, _run(graph, replace(COPYING, multiprocessors=blocks))[0])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where blocks send nothing, steps after the layers are launches: no pass waits at a barrier for them."""
     monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
@@ -184,7 +184,7 @@ def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch:
     assert launches[-1] == "launch contract"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_steps_outside_of_the_passes_have_the_kernels_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attention of a part has blocks that wait for more of them than a cluster has."""
     from dovetail.targets.gpu.launch_fusion import fused_launches
@@ -230,7 +230,7 @@ def _prefetches(statement: Statement, counter: str) -> bool:
     return bool(asked) and counter not in asked and not any(isinstance(s, SubGrid) and s.is_rare for s in every)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dependent", [True, False])
 def test_blocks_start_early_and_read_their_counter_once_the_kernels_before_have_ended(dependent: bool) -> None:
     device = replace(FEW, dependent_intensity=inf if dependent else 0.0)

@@ -42,6 +42,7 @@ def _product(kind: str, rows: int | str, count: int, columns: int, depth: int) -
     return found, given.astype(np.float64) @ floats_of(kind, blocks).T, device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FORMATS])
 def test_one_row_with_blocks_of_every_format(kind: str) -> None:
     found, wanted, device = _product(kind, 1, 1, 8, 2 * FORMATS[kind].elements)
@@ -57,7 +58,7 @@ def test_several_rows_with_columns_and_blocks_that_lanes_do_not_share_evenly(
     assert_near(*_product(kind, 3, 3, columns, depth)[:2])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1", pytest.param("q6_k", marks=pytest.mark.exhaustive)])
 def test_tiles_of_more_rows_expand_blocks_as_they_load(kind: str) -> None:
     assert_near(*_product(kind, "s", 9, 5, FORMATS[kind].elements)[:2])
@@ -119,6 +120,7 @@ def test_programs_with_blocks_are_kept_for_other_processes(kind: str, tmp_path: 
     np.testing.assert_array_equal(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_a_refused_index_is_told_although_weights_were_never_spelled_out() -> None:
     blocks = random_blocks("q8_0", 8, 32)
     builder = dovetail.Builder("looked_up")

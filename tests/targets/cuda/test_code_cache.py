@@ -130,7 +130,7 @@ def test_layers_share_kernels() -> None:
     assert device.compiled == device.log.count("cuModuleLoadData") < device.log.count("cuLaunchKernelEx")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_from_the_store_loads_no_compiler() -> None:
     """What serves it is imported while the driver starts: neither LLVM nor kernel families, nor what takes as long."""
     names = "llvmlite.binding", "dovetail.targets.gpu.select", "statistics", "concurrent.futures"
@@ -143,6 +143,7 @@ def test_a_run_from_the_store_loads_no_compiler() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_the_driver_starts_while_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling asks for it on another thread first; a driver that fails there fails where it is needed."""
     asked: list[bool] = []

@@ -58,7 +58,7 @@ def by_name() -> dict[str, Case]:
     return {case.name: case for case in cases(backend=SimulatedBackend, large=False)}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [name for _, name in SPREAD])
 def test_one_case_of_an_operator(name: str) -> None:
     from onnx.backend.test.runner import Runner

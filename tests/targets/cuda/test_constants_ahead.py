@@ -71,6 +71,7 @@ def test_many_rows_and_kernels_that_start_in_order_have_none() -> None:
     assert not _kernel(_normed(16, 384, f16), replace(EARLY, dependent_intensity=0.0)).kernel.early
 
 
+@pytest.mark.slow
 def test_they_assemble_without_spills(tmp_path: Path) -> None:
     told = assembled(_kernel(_normed(16, 384, f16)), "sm_90a", tmp_path)
     assert not spilled_bytes(told), told

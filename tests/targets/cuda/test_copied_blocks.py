@@ -96,6 +96,7 @@ def test_a_norm_before_blocks_is_in_the_product() -> None:
     assert any(isinstance(s, Alloc) and s.pointer == "squares" for s in made.body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "columns", "depth"), [("q8_0", 12, 256), ("q8_0", 16, 96)])
 def test_columns_or_blocks_that_are_not_shared_evenly_are_read_from_memory(kind: str, columns: int, depth: int) -> None:
     assert _copied_product(kind, columns, depth) == 0
@@ -120,7 +121,7 @@ def test_projections_in_several_formats_are_one_product() -> None:
     assert sum(memory.nbytes for memory in device.memory.values()) < 32 * 228 + 4096
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_products_that_differ_in_formats_alone_have_one_kernel() -> None:
     """Each packs its own blocks for it."""
     kinds = {"a": "q4_k", "b": "q6_k", "c": "q4_k"}

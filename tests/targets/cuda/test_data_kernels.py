@@ -197,7 +197,7 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("axis", [-2, -3])
 def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
     """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
@@ -236,6 +236,7 @@ def test_bits_of_any_dtype_are_scattered() -> None:
         assert got.tobytes() == expected_of(Graph.of(outputs), feeds)["y"].astype(got.dtype).tobytes()
 
 
+@pytest.mark.slow
 def test_updates_are_combined_by_atomics_only_where_order_does_not_matter() -> None:
     for dtype, reduction, expected in (
         (i32, "add", True),
@@ -362,7 +363,7 @@ def test_kernels_assemble_without_spills(architecture: str, tmp_path: Path) -> N
         assert not spilled_bytes(told_of(ptx, architecture, tmp_path)), name
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_kernels_become_ptx() -> None:
     assert len(texts()) >= 15
     for name in ("scan_parts", "sort_rows", "top_k_rows", "scatter_vote", "scatter_slot"):

@@ -73,6 +73,7 @@ def test_every_kernel_waits_before_it_reads_what_others_write() -> None:
         assert not loads or made.kernel.constants, "only constants go through the read-only cache"
 
 
+@pytest.mark.slow
 def test_devices_without_dependent_launches_get_kernels_that_do_not_wait() -> None:
     for _, made in kernels_of(make_plan(layers(), target="cuda")):
         assert not made.kernel.early and "griddepcontrol" not in made.text

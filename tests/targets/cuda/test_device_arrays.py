@@ -125,7 +125,7 @@ def training() -> Graph:
     return b.graph()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("outputs", ["device", "host"])
 def test_donated_arrays_are_updated_where_they_are(device: Driver, outputs: Any) -> None:
     program = compiled(training(), device)
@@ -235,6 +235,7 @@ def test_torch_reads_and_writes_device_arrays() -> None:
     assert again.address != seen.data_ptr(), "torch still owns the memory"
 
 
+@pytest.mark.slow
 def test_runs_that_come_again_are_one_graph(device: Driver) -> None:
     graph = activated()
     program = compiled(graph, device)

@@ -62,7 +62,7 @@ def test_a_gemm_without_warpgroups_says_so() -> None:
     assert refused.condition == "device_multiplies_by_warpgroups" and refused.found == "sm_80"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["h200", "a100"])
 def test_a_gemv_streams_its_weights(name: str) -> None:
     rows = _considered(x_of(bf16, 1, 4096, name="x") @ weights(bf16, 4096, 4096), card(name).description)

@@ -132,6 +132,7 @@ def test_a_donated_array_of_another_library_is_updated_and_given_back() -> None:
     np.testing.assert_allclose(now, w0 - 2.5 * g0, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_them_is_a_typed_error() -> None:
     device = SimulatedDriver()
     program = compiled(device)

@@ -142,7 +142,7 @@ def _residuals(layers: int, width: int = 128) -> dict[str, Value]:
     return {"y": y, "x": x}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_norms_that_keep_their_sum_join_the_products_that_follow() -> None:
     """The first block alone writes the sum, which all blocks have in shared memory."""
     outputs = _residuals(2)
@@ -156,7 +156,7 @@ def test_norms_that_keep_their_sum_join_the_products_that_follow() -> None:
     _judged({"y": added}, CLAIMS)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_sums_that_one_block_sends_reach_all_blocks_of_the_next_pass() -> None:
     graph, device = Graph.of(_residuals(4, 64)), replace(CLUSTERS, multiprocessors=2, cooperative="on")
     found: list[Any] = []
@@ -229,6 +229,7 @@ def test_large_steps_and_other_devices_share_nothing() -> None:
     assert all(kernels for _, kernels in without)
 
 
+@pytest.mark.slow
 def test_shared_launches_are_stored() -> None:
     plan = _plan(CHAINS["heads"])
     steps = tuple([kernels for _, kernels in steps_of(plan, device=CLUSTERS)])
@@ -240,7 +241,7 @@ def test_shared_launches_are_stored() -> None:
     assert [kernels is None for kernels in again] == [kernels is None for kernels in steps]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("outputs", [CHAINS["heads"], {"y": PROLOGUES["two_streams"]}], ids=["stages", "prologue"])
 def test_they_assemble_without_spills(outputs: dict[str, Value], tmp_path: Path) -> None:
     for _, kernels in steps_of(_plan(outputs), device=CLUSTERS):
@@ -270,7 +271,7 @@ def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: 
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=2e-3)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
     """Its status would be a second result."""
     table, ids = param("table", bf16[10, 256]), input("ids", i64[3])

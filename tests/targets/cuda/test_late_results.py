@@ -45,7 +45,7 @@ def _products(made: GpuKernel) -> int:
     return len([s for s in everything(made.kernel.body) if isinstance(s, MultiplyShared)])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(("rows", "columns", "act"), [(320, 64, "gelu"), (200, 136, "none"), (130, 72, "relu")])
 def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> None:
     """Five, twelve and six tiles, whose last ones are cut."""

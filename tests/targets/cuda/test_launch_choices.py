@@ -85,6 +85,7 @@ def _given() -> dict[str, Value]:
     return {"y": normed @ param("second", bf16[136, 72])}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize(
     ("outputs", "condition"),
@@ -111,13 +112,14 @@ def test_products_without_tensor_maps_are_told() -> None:
     assert rows["between_products"].condition == "products_copy_by_tensor_maps"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tile")
 def test_strict_arithmetic_scales_no_sums() -> None:
     ((rows),) = _told(Graph.of({"y": _between()}), between.DEVICE, "rms_norm", strict=True)
     assert _is_told(rows["between_products"]) and rows["between_products"].condition == "sums_may_be_scaled"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_heads_that_their_product_norms_rotates_and_appends_are_told() -> None:
     with patch.object(tiles, "PIPELINED_TILES", (heads.HEAD,)):
         graph = heads.graph_of_heads(heads.head_outputs())
@@ -183,6 +185,7 @@ def _few(dtype: DType, device: GpuDevice = few.BULK) -> Rows:
     return found
 
 
+@pytest.mark.slow
 def test_norms_within_products_of_few_rows_are_told() -> None:
     assert _taken(_few(bf16)) == {"scaled_sums"}
     half = _few(f16)
@@ -192,7 +195,7 @@ def test_norms_within_products_of_few_rows_are_told() -> None:
     assert many["scaled_sums"].condition == "tile_takes_a_norm" and _is_told(many["scaled_sums"])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("tile")
 def test_the_text_names_what_is_taken_and_what_refuses() -> None:
     driver = SimulatedDriver()

@@ -97,6 +97,7 @@ def test_the_interface_names_the_stream_that_runs_are_on() -> None:
     assert streams and not any(streams), "0 is the legacy default stream, where functions are not those of a thread"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theirs", ["own", "unordered"])
 @pytest.mark.parametrize("from_host", [False, True], ids=["repeated", "pool"])
 def test_memory_is_not_overwritten_while_a_library_may_read_it(theirs: str, from_host: bool) -> None:
@@ -191,6 +192,7 @@ def test_what_dlpack_cannot_have_is_a_buffer_error() -> None:
         np.testing.assert_allclose(copied, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_library_that_refuses_a_capsule_keeps_its_own_error() -> None:
     """It drops the capsule while its error is pending, where Python code cannot run."""
     device = SimulatedDriver()

@@ -47,7 +47,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return card_with_library(monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_decision_is_kept_for_later_processes(card: Card, tmp_path: Path) -> None:
     graph = biased()
     bound(card, graph, tmp_path)
@@ -62,7 +62,7 @@ def test_a_decision_is_kept_for_later_processes(card: Card, tmp_path: Path) -> N
     assert "cublasLtMatmulAlgoGetHeuristic" in card.library.calls
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_slower_library_is_not_taken_and_not_loaded_again(card: Card, tmp_path: Path) -> None:
     card.library.seconds = 1.0
     graph = biased()
@@ -84,7 +84,7 @@ def test_five_percent_decide(card: Card) -> None:
         assert (found.algorithm is not None) == taken == (found.refused is None)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_report_tells_both_times(card: Card, tmp_path: Path) -> None:
     program, _ = bound(card, biased(), tmp_path)
     lt, ours = rows(program)
@@ -94,7 +94,7 @@ def test_the_report_tells_both_times(card: Card, tmp_path: Path) -> None:
     assert f"LAUNCHES 1 × linear cublaslt: {lt.found}" in told
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cache, condition in (("off", "there_is_a_cache"), (str(tmp_path), "a_bind_measured_it")):
         (row,) = rows(card.compile(biased(), cache, "auto"))
@@ -107,7 +107,7 @@ def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monke
     assert row.condition == "the_library_is_installed" and "dovetail-ml[cublas]" in row.hint
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_off_is_off(card: Card, tmp_path: Path) -> None:
     bound(card, biased(), tmp_path)
     card.library.calls.clear()
@@ -116,14 +116,14 @@ def test_off_is_off(card: Card, tmp_path: Path) -> None:
     assert card.launches() == ["contract"] and not card.library.calls
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_without_a_cache_nothing_is_measured_unless_all_is(card: Card) -> None:
     for tune in ("auto", "off"):
         bound(card, biased(), tune=tune)
     assert not card.library.calls
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_auto_measures_no_short_product(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (library_choice, library_considered):
         monkeypatch.setattr(module, "LEAST_SECONDS", 1e-5)
@@ -178,6 +178,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", STEPS)
 def test_a_library_that_fails_leaves_the_program_to_our_kernels(card: Card, name: str, tmp_path: Path) -> None:
     card.library.fail[name] = NOT_SUPPORTED
@@ -194,6 +195,7 @@ def test_a_library_that_fails_leaves_the_program_to_our_kernels(card: Card, name
     assert not card.library.calls
 
 
+@pytest.mark.heavy
 def test_a_library_that_does_not_load_is_none(card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(_: str) -> Any:
         raise cublaslt.Failed("cuBLASLt does not load: no file")
@@ -204,6 +206,7 @@ def test_a_library_that_does_not_load_is_none(card: Card, monkeypatch: pytest.Mo
     assert "no file" in rows(program)[0].found
 
 
+@pytest.mark.heavy
 def test_a_kept_algorithm_that_the_library_refuses_is_not_used(card: Card, tmp_path: Path) -> None:
     bound(card, biased(), tmp_path)
     card.library.fail["cublasLtMatmulAlgoCheck"] = NOT_SUPPORTED
@@ -212,6 +215,7 @@ def test_a_kept_algorithm_that_the_library_refuses_is_not_used(card: Card, tmp_p
     assert card.launches() == ["contract"] and "AlgoCheck" in rows(program)[0].found
 
 
+@pytest.mark.heavy
 def test_a_library_that_fails_in_a_run_is_a_typed_error(card: Card) -> None:
     program, feeds = bound(card, biased())
     card.library.fail["cublasLtMatmul"] = 13
@@ -224,6 +228,7 @@ def test_a_library_that_fails_in_a_run_is_a_typed_error(card: Card) -> None:
     assert raised.value.is_lost
 
 
+@pytest.mark.heavy
 def test_no_memory_for_trials_is_no_decision(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as short:
         short.setattr(library_trial, "MOST_MEMORY", 0.0)
@@ -236,6 +241,7 @@ def test_no_memory_for_trials_is_no_decision(card: Card, tmp_path: Path, monkeyp
     assert "cublaslt" in card.launches()
 
 
+@pytest.mark.heavy
 def test_trials_give_their_memory_back(card: Card, tmp_path: Path) -> None:
     def bytes_of(tune: str) -> int:
         program, feeds = bound(card, biased(), tmp_path, tune=tune)
@@ -249,6 +255,7 @@ def test_trials_give_their_memory_back(card: Card, tmp_path: Path) -> None:
     assert bytes_of("always") == bytes_of("auto")
 
 
+@pytest.mark.heavy
 def test_content_that_is_no_decision_is_measured_again(card: Card, tmp_path: Path) -> None:
     bound(card, biased(), tmp_path)
     store = CodeStore(tmp_path, 1 << 20)
@@ -304,6 +311,7 @@ REFUSED: dict[str, tuple[Graph, str]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_library_does_not_compute_is_told(card: Card, name: str, tmp_path: Path) -> None:
     graph, condition = REFUSED[name]
@@ -317,6 +325,7 @@ def test_what_the_library_does_not_compute_is_told(card: Card, name: str, tmp_pa
     assert (row.taken, row.condition) == (False, condition) and row.found and row.hint
 
 
+@pytest.mark.heavy
 def test_strict_programs_keep_the_order_of_their_sums(card: Card, tmp_path: Path) -> None:
     program, _ = bound(card, biased(), tmp_path, strict=True)
     assert not card.library.calls and {row.condition for row in rows(program)} == {"sums_may_be_reordered"}

@@ -100,6 +100,7 @@ def distances(found: Sequence[int]) -> list[int]:
     return [address - min(found) for address in found]
 
 
+@pytest.mark.heavy
 def test_each_run_reads_another_copy_of_the_weights(card: Card, launches: Launches) -> None:
     """12,192 bytes of weights, and an L2 of 6,000: three copies of 4,000 are twice L2."""
     with_l2(card, 6000)
@@ -120,6 +121,7 @@ def test_each_run_reads_another_copy_of_the_weights(card: Card, launches: Launch
     check(biased(), program.run(feeds))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("nbytes", [50 << 20, 12_192])
 def test_weights_that_fit_l2_have_no_copies(card: Card, launches: Launches, nbytes: int) -> None:
     with_l2(card, nbytes)
@@ -130,6 +132,7 @@ def test_weights_that_fit_l2_have_no_copies(card: Card, launches: Launches, nbyt
     assert len(card.library.ran) == 2 * (2 + 2 * RUNS) and len({*card.library.ran}) == 1
 
 
+@pytest.mark.exhaustive
 def test_short_memory_is_fewer_copies(card: Card, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once x, y, and the sums, a copy of x and what an algorithm takes in the workspace; then the copies."""
     x, y, weights = 24 * 24 * 4, 24 * 40 * 4, 3840 + 256
@@ -151,6 +154,7 @@ def test_short_memory_is_fewer_copies(card: Card, launches: Launches, monkeypatc
         assert ("cublaslt" in card.launches()) == (copies > 0)
 
 
+@pytest.mark.heavy
 def test_packed_weights_have_copies(card: Card, launches: Launches) -> None:
     """Ours and those that the library reads: 131,072 bytes, of which two copies are twice L2."""
     x, w = linear(bf16, rows=4, depth=256, columns=256)
@@ -164,6 +168,7 @@ def test_packed_weights_have_copies(card: Card, launches: Launches) -> None:
     assert [len({*found}) for found in of_library] == [2, 1, 1] and not {*of_library[0]} & {*packed}
 
 
+@pytest.mark.heavy
 def test_a_product_of_activations_has_no_copies(card: Card, launches: Launches) -> None:
     x, w = linear(depth=24)
     with_l2(card, 1000)
@@ -172,6 +177,7 @@ def test_a_product_of_activations_has_no_copies(card: Card, launches: Launches) 
     assert len(card.library.ran) == 2 * (2 + 2 * RUNS) and len({*card.library.ran}) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_larger_program_has_its_own_decision(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same product where L2 holds all weights, and where it does not."""
     for name in ("MOST_COPIES", "MOST_RUNS"):
@@ -184,6 +190,7 @@ def test_a_larger_program_has_its_own_decision(card: Card, tmp_path: Path, monke
         assert rows(program)[0].taken
 
 
+@pytest.mark.slow
 def test_weights_are_counted_as_they_are_read() -> None:
     """A part of a parameter by its kernel, all of it once by a program, and what the bind phase makes of it."""
     x, w = input("x", f32[24, 32]), param("w", f32[32, 64])
@@ -210,6 +217,7 @@ def test_a_graph_has_whole_rounds_of_copies(
     assert runs_of(micros * 1e-6, copies) == runs
 
 
+@pytest.mark.heavy
 def test_ways_far_from_the_fastest_are_told_by_one_run(
     card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

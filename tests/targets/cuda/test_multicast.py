@@ -46,6 +46,7 @@ PRODUCTS: dict[str, tuple[BlockTile, Value]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_blocks_of_a_cluster_share_copies(name: str) -> None:
     tile, value = PRODUCTS[name]
@@ -59,6 +60,7 @@ def test_blocks_of_a_cluster_share_copies(name: str) -> None:
     assert boxes.pop("x0") == 1 and set(boxes.values()) == {tile.cluster}
 
 
+@pytest.mark.slow
 def test_weights_are_shared_before_other_kernels_end() -> None:
     """Once all blocks of a cluster have barriers."""
     x, w = input("x", f16[128, 200]), param("w", f16[200, 136])
@@ -104,6 +106,7 @@ def test_clusters_are_for_deep_products_whose_tiles_run_at_once(name: str) -> No
     assert open_rows is not None and open_rows[0].cluster == 1
 
 
+@pytest.mark.heavy
 def test_blocks_arrive_at_others_without_a_fence_of_the_device() -> None:
     """A release for the cluster would make each stage of a warp wait for all that it has written."""
     x, w = x_of(bf16, 512, 768), x_of(bf16, 768, 768, name="w")

@@ -95,6 +95,7 @@ def _run(graph: Graph, device: GpuDevice = EARLY) -> tuple[Any, Any, list[str]]:
     return found, wanted, [line.removeprefix("launch ") for line in driver.log if line.startswith("launch ")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("rows", "batch", "heads"),
     [(16, 1, 4), pytest.param(13, 1, 12, marks=pytest.mark.exhaustive), (16, 2, 4), (20, 1, 4)],
@@ -106,6 +107,7 @@ def test_results_are_those_of_the_graph(rows: int, batch: int, heads: int) -> No
     assert "attend" not in launches and launches.count("rows") <= 1
 
 
+@pytest.mark.heavy
 def test_blocks_of_an_attention_do_not_share_a_multiprocessor() -> None:
     """16 blocks on 20 multiprocessors take more than half of the shared memory each; of 40 they may share some."""
     for most, is_lone in ((20, True), (40, False), (12, False)):
@@ -115,12 +117,14 @@ def test_blocks_of_an_attention_do_not_share_a_multiprocessor() -> None:
         assert all([launch and (2 * launch.shared_bytes > device.shared_bytes) == is_lone for launch in launches])
 
 
+@pytest.mark.heavy
 def test_a_layer_is_four_launches() -> None:
     """Product with a norm, product with the attention, and the same two of the feed-forward part."""
     short, long = (len(_kernels(layers_of_few_rows(16, count=count))) for count in (2, 3))
     assert long - short == 4
 
 
+@pytest.mark.heavy
 def test_rows_that_others_read_are_written_by_blocks_of_the_first_columns() -> None:
     normed = [k for k in _kernels(layers_of_few_rows(16)) if k.early and len(k.written) == 2]
     assert len(normed) == 4
@@ -132,6 +136,7 @@ def test_rows_that_others_read_are_written_by_blocks_of_the_first_columns() -> N
         assert kernel.written[0] in {t.pointer for t in stores if t.space == "global"}
 
 
+@pytest.mark.heavy
 def test_weights_come_before_the_wait_and_gains_before_weights() -> None:
     """Loads of rows are on their way before a block waits for gains, and norms wait for no weights."""
     for kernel in [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]:
@@ -150,6 +155,7 @@ def test_weights_come_before_the_wait_and_gains_before_weights() -> None:
             assert rows <= loaded[0] and not rows & loaded[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [4, 24])
 def test_a_launch_has_the_shared_memory_of_all_rooms(heads: int) -> None:
     for kernel in _kernels(layers_of_few_rows(16, heads=heads, count=1)):
@@ -158,11 +164,13 @@ def test_a_launch_has_the_shared_memory_of_all_rooms(heads: int) -> None:
         assert needed <= (launch.shared_bytes or STATIC_BYTES)
 
 
+@pytest.mark.heavy
 def test_no_two_blocks_share_a_multiprocessor() -> None:
     for kernel in [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]:
         assert kernel.launch is not None and 2 * kernel.launch.shared_bytes > EARLY.shared_bytes
 
 
+@pytest.mark.heavy
 def test_early_copies_find_their_memory_where_the_first_allocations_are() -> None:
     for kernel in _kernels(layers_of_few_rows(16)):
         early = [s for s in kernel.early if isinstance(s, Alloc)]
@@ -170,6 +178,7 @@ def test_early_copies_find_their_memory_where_the_first_allocations_are() -> Non
         assert body[: len(early)] == early
 
 
+@pytest.mark.slow
 def test_the_lower_estimate_decides() -> None:
     launches = with_timings(EARLY, "launches", dependent_launch=-2e-6)
     names = [kernel.name for kernel in _kernels(layers_of_few_rows(16), launches)]
@@ -183,6 +192,7 @@ def _told(plan: Plan, step: Step, target: Target) -> list[Considered]:
     return [row for row in rows if row.kind == "launches" and row.name in ("within_product", "launch")]
 
 
+@pytest.mark.heavy
 def test_both_ways_are_told() -> None:
     driver = SimulatedDriver()
     driver.description = EARLY
@@ -202,6 +212,7 @@ def _normed(*, donated: bool) -> Graph:
     return graph.donate({"y": "x"}) if donated else graph
 
 
+@pytest.mark.heavy
 def test_a_norm_after_the_product_reads_it_whole() -> None:
     """Without the norm before it, the product goes in parts of k, which the norm after it adds up."""
     x, residual = input("x", f16[16, 1024]), input("r", f16[16, 64])
@@ -215,6 +226,7 @@ def test_a_norm_after_the_product_reads_it_whole() -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.heavy
 def test_nothing_joins_where_a_result_is_written_over_what_other_blocks_read() -> None:
     assert [kernel.name for kernel in _kernels(_normed(donated=False))] == ["contract"]
     assert [kernel.name for kernel in _kernels(_normed(donated=True))] == ["rows", "contract"]
@@ -228,23 +240,27 @@ def test_nothing_joins_where_a_result_is_written_over_what_other_blocks_read() -
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.slow
 def test_launches_that_wait_for_each_other_keep_their_norms() -> None:
     """Weights would come after the wait."""
     plain = replace(EARLY, dependent_intensity=0.0)
     assert [kernel.name for kernel in _kernels(layers_of_few_rows(16), plain)].count("rows") == 5
 
 
+@pytest.mark.heavy
 def test_queries_of_two_attentions_share_no_tile() -> None:
     names = [kernel.name for kernel in _kernels(layers_of_few_rows(12, batch=2))]
     assert names.count("attend") == 2
 
 
+@pytest.mark.slow
 def test_an_attention_of_few_keys_copies_no_others() -> None:
     (kernel,) = [k for k in _kernels(layers_of_few_rows(12, batch=2, count=1)) if k.name == "attend"]
     tiles = {s.pointer: s.count for s in kernel.body if isinstance(s, Alloc) and s.space == "shared"}
     assert {name: count // SIZE for name, count in tiles.items()} == dict.fromkeys(["q_tile", "k_tile", "v_tile"], 16)
 
 
+@pytest.mark.slow
 def test_a_lone_attention_has_what_is_added_to_scores_before_it_waits_for_keys() -> None:
     (kernel,) = [k for k in _kernels(layers_of_few_rows(12, batch=2, count=1)) if k.name == "attend"]
     loop = kernel.body[-1]
@@ -264,12 +280,14 @@ def test_norms_of_16_bits_need_no_mean_in_f64(dtype: DType, is_near: bool) -> No
     assert ("near_rsqrt" in roots) == is_near and ("rsqrt" in roots) != is_near
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heads", "warps"), [(4, 4), (8, 8), (12, 12), (20, 10)])
 def test_each_head_has_a_warp_or_warps_have_equally_many(heads: int, warps: int) -> None:
     kernels = [k for k in _kernels(layers_of_few_rows(16, heads=heads, count=1)) if "before_mask" in k.pointers]
     assert [k.launch and k.launch.block for k in kernels] == [warps * 32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "is_even"), [(384, True), (320, False)])
 def test_lanes_of_a_norm_have_equally_many_vectors_where_shorter_ones_give_that(width: int, is_even: bool) -> None:
     """48 vectors of 16 bytes would leave half of the lanes without a second one."""

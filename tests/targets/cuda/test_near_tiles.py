@@ -81,6 +81,7 @@ def _barriers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("_barriers")
 @pytest.mark.parametrize("by_k", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["columns", "k"])
 def test_results_are_those_of_the_graph(by_k: bool) -> None:
@@ -98,6 +99,7 @@ def test_results_are_those_of_the_graph(by_k: bool) -> None:
     assert device.log.count("launch resident") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_barriers")
 def test_norms_are_no_levels_of_their_own() -> None:
     kernel = _kernel(_layers())
@@ -107,6 +109,7 @@ def test_norms_are_no_levels_of_their_own() -> None:
     assert len([s for s in kernel.body if isinstance(s, GridBarrier)]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_barriers")
 def test_weights_and_constants_come_while_blocks_wait() -> None:
     """A part after a barrier copies nothing: it reads rows, and all else is in shared memory."""
@@ -120,6 +123,7 @@ def test_weights_and_constants_come_while_blocks_wait() -> None:
     assert len({s.source.pointer.removeprefix("next.") for s in copied if isinstance(s, CopyAsync)}) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_barriers")
 def test_rows_that_a_block_would_overwrite_are_normed_in_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_disturbed(_: PersistentRuns, made: GpuKernel) -> bool:
@@ -130,6 +134,7 @@ def test_rows_that_a_block_would_overwrite_are_normed_in_a_part(monkeypatch: pyt
     assert [_has(part, MultiplyMatrices) for part in parts].count(False) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_barriers")
 def test_layers_that_differ_by_their_norms_keep_them_apart() -> None:
     """Of four layers three would be equal with norms in products, of which the last ends early."""
@@ -137,6 +142,7 @@ def test_layers_that_differ_by_their_norms_keep_them_apart() -> None:
     assert len(parts) >= 3 and any([not _has(part, MultiplyMatrices) for part in parts])
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("_barriers")
 def test_blocks_take_turns_where_tiles_are_many() -> None:
     """Weights that come early are those of one tile."""

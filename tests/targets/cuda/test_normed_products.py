@@ -42,6 +42,7 @@ def _norms_rows(made: GpuKernel) -> bool:
     return any(isinstance(s, ScaleMatrices) for s in everything(made.kernel.body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [8 * 20, 16 * 20, 24 * 20], ids=["folded", "even", "odd"])
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 8])
 def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: int) -> None:
@@ -63,6 +64,7 @@ def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: 
         assert error <= 1.25 * usual
 
 
+@pytest.mark.slow
 def test_streams_share_the_scale_of_their_row() -> None:
     x = input("x", bf16[1, 512])
     gate, up = param("gate", bf16[512, 480]), param("up", bf16[512, 480])
@@ -77,6 +79,7 @@ def test_streams_share_the_scale_of_their_row() -> None:
     assert np.linalg.norm(found - exact) <= 2**-7 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 def test_no_thread_waits_for_a_norm_and_gains_come_with_weights(tmp_path: Path) -> None:
     x = input("x", bf16[1, 1024])
     graph = Graph.of({"y": norm_of(x) @ param("w", bf16[1024, 4096])})
@@ -99,6 +102,7 @@ def test_others_norm_rows_first(kind: str) -> None:
     assert not any(map(_norms_rows, _kernels(make_plan(Graph.of(outputs), target=CLAIMS), device)))
 
 
+@pytest.mark.exhaustive
 def test_layers_that_repeat_share_one_kernel() -> None:
     x = input("x", bf16[1, 512])
     for layer in range(4):
@@ -115,6 +119,7 @@ def test_layers_that_repeat_share_one_kernel() -> None:
     np.testing.assert_array_equal(resident, run_simulated(graph, replace(device, cooperative="off"), drawn))
 
 
+@pytest.mark.slow
 def test_a_head_of_many_blocks_scales_its_sums_and_the_product_before_it_adds_the_residual() -> None:
     """The norm after all layers: it was one with the residual, in a kernel of one block that the head waited for."""
     x, r = input("x", bf16[1, 256]), input("r", bf16[1, 256])

@@ -94,6 +94,7 @@ def _judged(outputs: dict[str, Value], device: GpuDevice) -> None:
         assert (error <= 2 * usual).all(), name
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("rows", "device"), [(64, DEVICE), (100, EARLY)], ids=["in_order", "dependent"])
 def test_products_leave_squares_and_scale_sums(rows: int, device: GpuDevice) -> None:
     outputs = {"y": between(rows, 64, 136, 72)}
@@ -104,6 +105,7 @@ def test_products_leave_squares_and_scale_sums(rows: int, device: GpuDevice) -> 
         _judged(outputs, device)
 
 
+@pytest.mark.heavy
 def test_blocks_of_a_cluster_and_several_streams() -> None:
     """The second product reads what all blocks of the first one left, whichever tiles either has."""
     x = rows_of(128, 64, 72)
@@ -115,6 +117,7 @@ def test_blocks_of_a_cluster_and_several_streams() -> None:
         _judged(outputs, EARLY)
 
 
+@pytest.mark.exhaustive
 def test_scaled_sums_of_several_tiles_are_written_at_once() -> None:
     """A block that keeps the sums of a tile for results during the next one has no scales of their rows any more."""
     device, rows, width, columns = replace(DEVICE, multiprocessors=1), 128, 512, 136
@@ -130,6 +133,7 @@ def test_scaled_sums_of_several_tiles_are_written_at_once() -> None:
         _judged(outputs, device)
 
 
+@pytest.mark.heavy
 def test_rows_may_be_known_in_a_run_alone() -> None:
     outputs = {"y": between("n", 64, 72, 72)}
     with patch.object(tiles, "PIPELINED_TILES", (TILE,)):
@@ -155,6 +159,7 @@ def test_other_norms_keep_their_kernels(name: str) -> None:
         assert not made.workspace.keys() & {ROWS, SQUARES}
 
 
+@pytest.mark.heavy
 def test_whole_sizes_have_registers_for_it(tmp_path: Path) -> None:
     """Those of a prompt of Qwen3-0.6B."""
     graph = {"y": between(512, 2048, 1024, 4096)}

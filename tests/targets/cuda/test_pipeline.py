@@ -333,6 +333,7 @@ def _boxed(count: int, tiles: int) -> tuple[Array, Array]:
     return x, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["known", "run_time"])
 @pytest.mark.parametrize("stages", STAGES)
 def test_boxes_by_a_producer(stages: int, known: bool) -> None:

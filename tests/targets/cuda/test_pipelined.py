@@ -90,6 +90,7 @@ def test_blocks_that_stay_compute_all_tiles(name: str) -> None:
         check(case, in_lockstep(case, feeds, device=FEW), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [72, 400])
 def test_the_first_columns_of_weights_come_before_other_kernels_end(depth: int) -> None:
     """Also where there are fewer rounds than stages, and where blocks go on to further tiles."""
@@ -108,6 +109,7 @@ def test_the_first_columns_of_weights_come_before_other_kernels_end(depth: int) 
     assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
 
 
+@pytest.mark.heavy
 def test_weights_are_transposed_where_their_streams_have_no_whole_panels() -> None:
     """Two streams of 96 columns are a tile of 192; along columns they would be two panels of 128."""
     u, g = (param(name, f16[136, 96]) for name in "ug")
@@ -127,6 +129,7 @@ def test_weights_are_transposed_where_their_streams_have_no_whole_panels() -> No
     assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
 
 
+@pytest.mark.heavy
 def test_weights_whose_lines_cannot_be_copied_are_transposed() -> None:
     """Lines of 101 columns are no multiple of 16 bytes, in memory and of the result."""
     x, u, g = input("x", f16[120, 136]), param("u", f16[136, 101]), param("g", f16[136, 101])
@@ -144,6 +147,7 @@ def test_weights_whose_lines_cannot_be_copied_are_transposed() -> None:
         assert np.linalg.norm(found[name].astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact), name
 
 
+@pytest.mark.heavy
 def test_unaligned_lines_that_no_one_packs_are_loaded_one_by_one() -> None:
     case = Case({"y": ops.matmul(x_of(f16, 70, 72), x_of(f16, 72, 101, name="w"))}, scale=8.0)
     ((_, made),) = kernels_of(make_plan(Graph.of(case.outputs), target="cuda"))
@@ -152,6 +156,7 @@ def test_unaligned_lines_that_no_one_packs_are_loaded_one_by_one() -> None:
     check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")
 def test_every_tile_becomes_ptx(tile: BlockTile) -> None:
     x, w = x_of(bf16, 4096, 768), x_of(bf16, 768, 768, name="w")
@@ -169,6 +174,7 @@ def _as_it_is(tile: PipelinedTile, *_: object) -> PipelinedTile:
     return tile
 
 
+@pytest.mark.slow
 def test_a_stage_for_each_round_waits_for_no_empty_one() -> None:
     """A block with one tile and few rounds fills no stage twice; bits are those of the loop."""
     x, w, random = input("x", f16[128, 192]), param("w", f16[192, 64]), np.random.default_rng(1)
@@ -186,7 +192,7 @@ def test_a_stage_for_each_round_waits_for_no_empty_one() -> None:
     assert np.array_equal(fast, slow)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_matrices_move_with_the_arrays_of_a_run() -> None:
     """The TMA is told of an address at each launch: other arrays, and other rows, in runs that are graphs."""
     x, w = input("x", bf16["n", 64]), input("w", bf16[64, 64])

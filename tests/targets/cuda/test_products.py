@@ -38,7 +38,7 @@ MODELS: dict[str, Value] = {
 """Sizes of real models: what their kernels take of a multiprocessor."""
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_do_what_the_graph_means(name: str) -> None:
     case = PRODUCTS[name]
@@ -47,6 +47,7 @@ def test_products_do_what_the_graph_means(name: str) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [256, 300], ids=["whole", "ragged"])
 def test_rounds_that_no_query_sees_are_left_out(keys: int) -> None:
     """Values that no query of a warp sees may be anything; those of the first queries, which see nothing, are zero."""
@@ -64,7 +65,7 @@ def test_rounds_that_no_query_sees_are_left_out(keys: int) -> None:
     assert_close(found[..., :64, :], wanted["y"][..., :64, :], f16)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None:
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": MODELS[name]}), target="cuda"))
@@ -76,6 +77,7 @@ def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None
     assert not spilled_bytes(told), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_use_what_their_architecture_has(name: str, architecture: str) -> None:

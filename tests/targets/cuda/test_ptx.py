@@ -40,6 +40,7 @@ def compiled(case: Case, architecture: str) -> list[str]:
     return [to_ptx(text, architecture) for text in sorted(texts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name not in LONG])
 def test_schedules_do_what_the_graph_means(name: str) -> None:
     case = CASES[name]
@@ -65,6 +66,7 @@ def test_every_architecture_has_ptx(name: str, architecture: str) -> None:
         assert f".target {architecture}" in ptx
 
 
+@pytest.mark.slow
 def test_a_norm_loads_each_row_once_in_vectors() -> None:
     x, gain = input("x", f32[512, 768]), input("gain", f32[768])
     (ptx,) = compiled(Case({"y": library.layer_norm(x, gain, eps=1e-5)}), "sm_90a")
@@ -93,6 +95,7 @@ def test_few_long_rows_are_reduced_in_two_stages() -> None:
     assert len(kernels_of(short)) == 1
 
 
+@pytest.mark.slow
 def test_long_rows_are_loaded_ahead() -> None:
     x = input("x", f32[1 << 14, 1 << 13])
     down, every = (ops.reduce_sum(x, axes=axes) for axes in ((-2,), (-2, -1)))
@@ -116,7 +119,7 @@ def test_bf16_is_rounded_by_an_instruction_and_divided_without_branches() -> Non
 SMALL = SplitLimits(blocks=24, bundle_blocks=12, elements=8)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["reductions_f32_3x40x70", "reductions_i32_3x40x70", "sums_few", "logic_few"])
 def test_two_stages_give_what_the_graph_means(name: str) -> None:
     case = CASES[name]

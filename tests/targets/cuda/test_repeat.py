@@ -49,6 +49,7 @@ def warm(program: Program, given: Any) -> None:
         program.run(given, outputs="device")
 
 
+@pytest.mark.slow
 def test_compiled_code_enqueues_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the tests of this file would show Python's way twice. Before it is there, Python does the same."""
     entered: list[int] = []
@@ -147,6 +148,7 @@ def test_arrays_that_change_places_are_other_inputs(device: SimulatedDriver) -> 
         program.run({**there, "extra": there["x"]}, outputs="device")
 
 
+@pytest.mark.slow
 def test_other_arrays_are_told_the_nodes_that_read_them(device: SimulatedDriver) -> None:
     """Their graph is that of the arrays before, and one more is made for arrays that come again."""
     program, feeds = compiled(device), numbers()
@@ -165,6 +167,7 @@ def test_other_arrays_are_told_the_nodes_that_read_them(device: SimulatedDriver)
     assert UPDATE not in device.log and CAPTURE not in device.log and device.log.count(LAUNCH) == 6
 
 
+@pytest.mark.slow
 def test_a_chain_of_programs_settles(device: SimulatedDriver) -> None:
     """The results of one program are the inputs of the next, held until the next ones come."""
     first, second, feeds = compiled(device), compiled(device), numbers()
@@ -180,6 +183,7 @@ def test_a_chain_of_programs_settles(device: SimulatedDriver) -> None:
     check(last, {"x": z, "y": feeds["y"]})
 
 
+@pytest.mark.slow
 def test_shapes_that_take_turns_keep_their_graphs(device: SimulatedDriver) -> None:
     program = compiled(device)
     given = [numbers(n) for n in range(1, MOST_REPEATED + 4)]

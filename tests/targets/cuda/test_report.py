@@ -64,7 +64,7 @@ def test_every_kernel_is_timed_on_the_device(device: Driver) -> None:
     assert all(a.end <= b.begin for a, b in pairwise(marks))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_trace_has_the_times_of_the_device(device: Driver) -> None:
     made = compilation(graph(), make_request(target=target_of(device)))
     program = Program(made.plan, made.target.compile(made.plan, Settings(cache="off")), any_size=True)
@@ -75,7 +75,7 @@ def test_a_trace_has_the_times_of_the_device(device: Driver) -> None:
     assert len(kernels) == len(made.plan.phase("run")) and all(e["dur"] > 0 and e["args"]["bytes"] > 0 for e in kernels)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_code_is_shown_as_llvm_and_ptx() -> None:
     plan = make_plan(graph(), target="cuda")
     view = target_of(SimulatedDriver()).code
@@ -89,6 +89,7 @@ def test_code_is_shown_as_llvm_and_ptx() -> None:
         assert ".target sm_90a" in ptx and ".visible .entry" in ptx
 
 
+@pytest.mark.slow
 def test_machine_code_is_shown_where_a_disassembler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(graph(), target="cuda")
     view = target_of(SimulatedDriver()).code
@@ -121,7 +122,7 @@ def test_the_machine_code_of_a_device_is_shown() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_device_is_calibrated_by_dtype(device: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MACHINE, raising=False)
     settings = Settings(cache=str(tmp_path))
@@ -139,7 +140,7 @@ def test_a_device_is_calibrated_by_dtype(device: Driver, tmp_path: Path, monkeyp
         assert machine.bytes_per_second == made.bytes_per_second and machine.source.startswith("measured on")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_stored_calibration_prices_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MACHINE, raising=False)
     device, settings = SimulatedDriver(), Settings(cache=str(tmp_path))

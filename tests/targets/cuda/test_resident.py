@@ -72,7 +72,7 @@ def _barriers(kernel: Kernel) -> list[GridBarrier]:
     return [s for s in kernel.body if isinstance(s, GridBarrier)]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("description", [FEW, BULK], ids=["small_copies", "bulk_copies"])
 def test_layers_are_passes_of_one_launch(description: GpuDevice, sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,7 @@ def test_layers_are_passes_of_one_launch(description: GpuDevice, sends: bool, mo
     assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
 
 
+@pytest.mark.heavy
 def test_layers_whose_blocks_take_turns_have_packed_weights_of_their_own() -> None:
     graph = _layers(4, 256)
     plan = make_plan(graph, target=CLAIMS)
@@ -121,6 +122,7 @@ def _is_near_the_reference(graph: Graph, plan: Plan, description: GpuDevice) -> 
     return device
 
 
+@pytest.mark.slow
 def test_parts_keep_all_barriers_of_their_kernels_but_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The barrier of the level follows that one."""
 
@@ -147,7 +149,7 @@ def test_parts_keep_all_barriers_of_their_kernels_but_the_last(monkeypatch: pyte
     assert sum(count(part.body) for part in parts) == sum(count(k.body) for k in last) + received - ends
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])
 def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
@@ -166,6 +168,7 @@ def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
     assert not spilled_bytes(told), told
 
 
+@pytest.mark.slow
 def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
     assert not _resident(make_plan(_layers(2), target=CLAIMS))
     plan = make_plan(_layers(4), target=CLAIMS)
@@ -173,7 +176,7 @@ def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
     assert not any(made.kernel.counter for made in every)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("at_once", [0, 1])
 def test_layers_are_launches_where_the_device_does_not_hold_all_blocks_at_once(at_once: int) -> None:
     graph = _layers(4)
@@ -208,7 +211,7 @@ def test_drivers_that_do_not_tell_of_mps_are_asked_by_the_environment(
     assert Driver(library).description.cooperative == ("off" if name else "auto")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(_layers(7), target=CLAIMS)
     (whole,) = _resident(plan)
@@ -217,7 +220,7 @@ def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monk
     assert [made.kernel.passes for made in halves] == [3, 3] and whole.kernel.passes == 6
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_passes_are_stored() -> None:
     plan = make_plan(_layers(4), target=CLAIMS)
     steps = tuple([kernels for _, kernels in steps_of(plan, device=FEW)])

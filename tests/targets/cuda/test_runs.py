@@ -284,7 +284,7 @@ def test_a_refused_run_leaves_donated_arrays_of_the_host(device: Driver) -> None
         np.testing.assert_array_equal(w0, w1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_too_large_inputs_say_what_would_fit() -> None:
     device = SimulatedDriver(FakeLibrary(capacity=1 << 20))
     program = compiled(scaled(), device)

@@ -79,6 +79,7 @@ def test_the_launch_still_refuses_what_it_refused() -> None:
         program.run(feeds)
 
 
+@pytest.mark.slow
 def test_a_small_launch_takes_no_other() -> None:
     """It is itself a part of a later launch as often as not, which is made again from its step alone."""
     names = [kernel.name for kernel in _kernels(_embedded(4 * SIZE))]

@@ -99,7 +99,7 @@ def test_every_tile_goes_in_spans(shape: int) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("groups", [2, 3, 4, 5, 7, 11])
 def test_no_product_is_left_out_or_added_twice(groups: int) -> None:
     """Three bands of five K steps: spans end inside tiles and between them, and hold one tile, many, or less than
@@ -111,7 +111,7 @@ def test_no_product_is_left_out_or_added_twice(groups: int) -> None:
     assert np.array_equal(found, x @ w)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("rows", [1, 40])
 def test_equal_columns_have_equal_bits(rows: int) -> None:
     """Logits that are equal stay so: networks with large activations would amplify what differs in their last bits."""
@@ -186,7 +186,7 @@ def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
     assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("sizes", [(777, 2000, 1500), (64, 4096, 4096)])
 def test_spans_spill_nothing(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")

@@ -79,13 +79,14 @@ def _judged(outputs: dict[str, Value]) -> None:
                 assert error <= 5e-3 * np.linalg.norm(wanted[name]), name
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", JOINED)
 def test_a_norm_adds_up_the_parts_of_the_product_before_it(name: str) -> None:
     assert [made.kernel.name for made in _kernels(JOINED[name])] == [PARTS, ROWS]
     _judged(JOINED[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outputs", "name", "blocks", "layouts"),
     [
@@ -104,7 +105,7 @@ def test_parts_and_tiles_are_those_that_were_fastest(
     assert [one.layout for one in product.packed.values()] == layouts
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_parts_of_transposed_weights_are_added_up() -> None:
     outputs = _post_norm((64, 512), 64)
     parts, _ = _kernels(outputs)
@@ -112,7 +113,7 @@ def test_parts_of_transposed_weights_are_added_up() -> None:
     _judged(outputs)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_kernel_of_its_own_adds_up_what_several_steps_read() -> None:
     assert [made.kernel.name for made in _kernels(_two_readers())] == [PARTS, SUM, ROWS]
     _judged(_two_readers())
@@ -144,6 +145,7 @@ def test_equal_layers_share_the_kernels_of_parts() -> None:
     _judged({"z": x})
 
 
+@pytest.mark.slow
 def test_they_are_stored() -> None:
     plan = make_plan(Graph.of(JOINED["few_rows"]), target=CLAIMS)
     steps = tuple([kernels for _, kernels in steps_of(plan, device=CLUSTERS)])

@@ -88,7 +88,7 @@ def test_many_rows_unknown_sizes_and_unaligned_columns_have_other_kernels() -> N
         assert not _streams(_only(value).kernel)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_rows_of_weights_that_no_line_holds_are_transposed_where_they_are_parameters() -> None:
     """A vocabulary of 50,257: rows of weights start anywhere, and columns of k do not once they are packed."""
     x, w = _x(bf16, 1, 256), param("w", bf16[256, 1027])

@@ -67,7 +67,7 @@ def _run(graph: Graph, description: Any, runs: int) -> list[Any]:
     return [runner.run(x)["y"] for _ in range(runs)]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_ring_gives_what_the_graph_means(rows: int) -> None:
     graph = _layers(1, rows)

@@ -27,7 +27,7 @@ def _product(rows: int, depth: int, columns: int, *, turned: bool) -> Case:
     return Case({"y": ops.matmul(x_of(f32, rows, depth), ops.permute(w, order=TURNED) if turned else w)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("turned", [False, True], ids=["along_columns", "along_k"])
 @pytest.mark.parametrize("sizes", [(128, 256, 64), (40, 72, 48), (37, 45, 51)], ids=str)
 def test_a_gemm_of_tf32(sizes: tuple[int, int, int], turned: bool) -> None:

@@ -175,6 +175,7 @@ def _axes(draw: st.DrawFn) -> _Axis:
     return _Axis(draw(st.integers(max(1, reach - before - after), reach + 4)), taps, stride, dilation, before, after)
 
 
+@pytest.mark.slow
 @given(_axes(), _axes(), st.integers(0, 99))
 def test_a_traversal_is_a_padded_image_at_strides(high: _Axis, wide: _Axis, first: int) -> None:
     """Copies of pixels for each tap, from any place on, are rows of im2col by NumPy."""

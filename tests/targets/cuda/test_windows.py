@@ -41,7 +41,7 @@ def judge(case: Case, *, lowered: bool = False) -> None:
         check(case, in_lockstep(case, feeds) if plan is None else run_in_lockstep(plan, feeds), feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @given(convolutions((f16, bf16)))
 def test_tensor_cores_convolve(case: Case) -> None:
     judge(case)
@@ -65,7 +65,7 @@ def test_layouts_of_images_change_nothing(case: Case) -> None:
     judge(case, lowered=True)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_f32_is_convolved_by_threads() -> None:
     x, w = x_of(f32, 2, 6, 5, 4), x_of(f32, 4, 3, 3, 2, name="w")
     judge(Case({"y": ops.conv(x, w, strides=(2, 1), dilations=(1, 2), padding=(1, 0, 2, 1), groups=2)}, scale=4.0))

@@ -91,7 +91,7 @@ def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
         np.testing.assert_array_equal(resident[output], wanted, err_msg=output)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
     kernel = _resident().kernel
     levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
@@ -146,7 +146,7 @@ def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatc
         _outputs("qwen3", RESIDENT)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_blocks_load_again_only_what_is_missing() -> None:
     """A vector that has all words of this launch is not loaded again while others of the warp are late."""
     ptx = to_ptx(_resident().text, "sm_90a")
@@ -158,7 +158,7 @@ def test_blocks_load_again_only_what_is_missing() -> None:
     assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("evict", [True, False])
 def test_l2_drops_words_last_where_it_drops_weights_first(evict: bool) -> None:
     """Words of a pass are used once in a launch, and all weights go through L2 until the next one."""
@@ -180,7 +180,7 @@ def test_a_device_that_has_policies_keeps_words(evict: bool) -> None:
     assert made.kernel.evict_last is evict
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_words_of_one_size_are_compared_at_once() -> None:
     """Words of two bytes have the number of the launch above the element: one comparison is for all of them."""
     ptx = to_ptx(_resident().text, "sm_90a")

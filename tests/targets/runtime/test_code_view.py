@@ -13,7 +13,7 @@ from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.runtime.building.build import build
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_listing_is_what_was_compiled() -> None:
     b = Builder("small")
     x, w = b.input("x", f32[8, 16]), b.input("w", f32[16, 32])

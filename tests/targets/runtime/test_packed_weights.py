@@ -81,6 +81,7 @@ def test_originals_go_and_come_back_to_the_last_bit(kind: str) -> None:
         assert array.tobytes() == wanted[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_what_a_run_reads_where_it_lies_is_held() -> None:
     table, ids = param("table", 30, 24), leaf.input("ids", i64["n"])
     h = ops.gather(table, ids, axis=-2)

@@ -78,6 +78,7 @@ def test_results_are_the_callers(kind: str) -> None:
         assert array.tobytes() == kept[name].tobytes() and (first[name] == 7).all()
 
 
+@pytest.mark.slow
 def test_one_space_serves_many_shapes_and_grows() -> None:
     runner, calls = prepared({"y": ops.permute(H, order=(-1, -2)) @ H})
     for rows in [*range(1, MOST_SHAPES + 9), 500, 2, 1]:
@@ -136,6 +137,7 @@ def test_what_a_kernel_refuses_is_said_in_words_and_the_next_run_is_right() -> N
             program.run({"i": np.array([1, 9], np.int64)})
 
 
+@pytest.mark.slow
 def test_runs_at_once_have_spaces_of_their_own() -> None:
     runner, calls = prepared({"y": ops.permute(H, order=(-1, -2)) @ H})
     given = [numbers(rows, 6) for rows in (3, 50, 400)]

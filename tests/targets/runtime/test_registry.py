@@ -50,6 +50,7 @@ def test_every_record_of_a_convolution_is_registered(monkeypatch: pytest.MonkeyP
     assert not unregistered(make_plan(made(kernel), target=CPU))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CLASSICAL, ids=lambda path: path.stem)
 def test_every_record_of_a_classical_model_is_registered(path: Path) -> None:
     """The test of the exporters' files asks the same of each of them, of the program that it compiles."""
@@ -82,6 +83,7 @@ def test_other_names_are_refused(name: str) -> None:
         from_bytes(of, content, BACKEND)
 
 
+@pytest.mark.slow
 def test_what_is_stored_names_registered_records_only() -> None:
     of = plan()
     built = build(of, BACKEND)

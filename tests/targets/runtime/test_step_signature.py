@@ -29,7 +29,7 @@ MODELS: dict[str, Callable[[], Graph]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_a_job_that_is_carried_over_is_what_would_be_written(name: str) -> None:
     plan = compilation(MODELS[name](), make_request(target="cpu")).plan

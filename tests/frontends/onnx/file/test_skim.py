@@ -81,6 +81,7 @@ def test_arrays_are_those_that_the_importer_reads(seen: Look, tmp_path: Path) ->
         np.testing.assert_array_equal(reading.arrays[name], array)
 
 
+@pytest.mark.slow
 def test_a_file_may_be_written_anew_once_it_is_read(seen: Look, tmp_path: Path) -> None:
     wide = np.arange(1 << 21, dtype=np.float32).reshape(128, -1)
     found = seen(model(large=wide))

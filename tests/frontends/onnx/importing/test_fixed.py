@@ -38,6 +38,7 @@ def test_an_array_tells_the_sizes_of_its_type() -> None:
         import_model(made, fixed={"z": ones(5, 3), "n": 4})
 
 
+@pytest.mark.slow
 def test_numbers_take_the_dtype_of_their_input() -> None:
     assert_like_onnxruntime(PICK, {"x": ones(2, 3)}, fixed={"i": np.array([2, 0])})
     graph = import_model(PICK, fixed={"i": [2, 0]})  # pyright: ignore[reportArgumentType]

@@ -161,6 +161,7 @@ def test_narrow_scores_do_not_overflow_before_they_are_scaled(options: dict[str,
     np.testing.assert_allclose(got["y"], np.full((1, 2, 2, 4), 40.0), rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", ["", "m"])
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("shared", [1, 2, 4])
@@ -175,6 +176,7 @@ def test_attention_fuses(masked: str, causal: int, shared: int) -> None:
     assert dovetail.explain(import_model(made)).count("attention") == 1
 
 
+@pytest.mark.slow
 def test_packed_attention_with_a_float_mask_fuses() -> None:
     inputs: dict[str, TensorType] = {n: f32["b", "s", 256] for n in "qkv"}
     attended = node("Attention q k v m -> y", q_num_heads=4, kv_num_heads=4)

@@ -187,6 +187,7 @@ def test_infinity_is_out_of_range_even_in_its_own_type() -> None:
     assert one(cast(f8e5m2, f8e5m2, saturate=0), x).astype(float).tolist() == [np.inf, -np.inf, 1.0]
 
 
+@pytest.mark.slow
 def test_bits_as_another_type() -> None:
     m = model([node("BitCast x -> y", to=TensorProto.INT32)], {"x": f32["b", 2]}, ["y"], opset=26)
     x = np.array([[1.0, -0.0], [np.nan, 3.5]], np.float32)

@@ -152,6 +152,7 @@ def test_trees_that_nothing_is_known_of_are_refused() -> None:
                                classlabels_strings=["a", "b"]))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_linear_models(post: str) -> None:
     weights = {"coefficients": RNG.normal(size=15).tolist(), "intercepts": [0.5, -1.0, 0.25]}
@@ -256,6 +257,7 @@ def test_support_vector_regressors(kernel: str, one_class: int) -> None:
     assert_like_onnxruntime(classical("SVMRegressor x -> y", {"x": f32["b", 5]}, ["y"], **given), *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "groups", "probable"), covering(KERNELS, [(4, 6), (3, 5, 2), (2, 3, 4, 5)], (False, True))
 )

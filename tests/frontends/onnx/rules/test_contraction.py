@@ -34,6 +34,7 @@ def test_one_compile_serves_every_batch() -> None:
     assert_like_onnxruntime(made, {"x": _random(2, 3, 4), "y": y}, {"x": _random(1, 7, 4), "y": y})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [(5,), (1, 5), (3, 1), (3, 5), ()])
 @pytest.mark.parametrize("turned", [0, 1])
 def test_gemm(bias: tuple[int, ...], turned: int) -> None:
@@ -51,6 +52,7 @@ def test_gemm_before_opset_7_says_that_it_stretches() -> None:
     np.testing.assert_allclose(got["y"], feed["a"] @ feed["b"] + feed["c"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gemm_of_whole_numbers_has_whole_factors() -> None:
     inputs = {"a": i64[2, 3], "b": i64[3, 2]}
     feed = {"a": np.arange(6).reshape(2, 3), "b": np.arange(6).reshape(3, 2)}
@@ -108,6 +110,7 @@ def test_einsum_is_what_numpy_says(equation: str, shapes: list[tuple[int, ...]])
     np.testing.assert_allclose(got["y"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_einsum_of_symbolic_sizes() -> None:
     inputs: dict[str, TensorType] = {"q": f32["b", "s", 2, 4], "k": f32["b", "t", 2, 4]}
     made = model([node("Einsum q k -> y", equation="bshd,bthd->bhst")], inputs, ["y"], opset=12)

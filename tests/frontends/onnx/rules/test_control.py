@@ -128,6 +128,7 @@ def test_a_squeeze_of_a_size_that_is_not_known_asks_for_it_to_be_1() -> None:
         by_dovetail(made, {"x": xs(3, 2)})
 
 
+@pytest.mark.slow
 def test_what_a_branch_takes_for_granted_holds_only_there() -> None:
     """Each branch squeezes another size, so that no sizes would fit both."""
     made = model(
@@ -177,6 +178,7 @@ def test_branches_of_different_types_are_malformed() -> None:
         import_model(made)
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_imported_once_a_level() -> None:
     """Each level is traced once; twice would be 2 to the power of the depth."""
     nodes: list[onnx.NodeProto | str] = ["Neg x -> a"]

@@ -44,6 +44,7 @@ def test_padding_that_follows_from_the_size(auto_pad: str, stride: int, size: in
     _check("Conv", _floats(3, 4, size, 3), auto_pad=auto_pad, strides=[stride, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("auto_pad", "pads"), [("SAME_UPPER", [1, 2]), ("SAME_LOWER", [2, 1])])
 def test_padding_follows_from_dilations_too(auto_pad: str, pads: list[int]) -> None:
     def padded(**attributes: Any) -> Array:

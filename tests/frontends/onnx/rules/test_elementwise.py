@@ -81,6 +81,7 @@ def test_whole_numbers_are_divided_towards_zero() -> None:
     assert found["z"].tolist() == [3, -3, -3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op_type", "function"), [("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.not_equal)]
 )
@@ -279,6 +280,7 @@ def test_nan(dtype: DType) -> None:
     assert found["y"].tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 def test_shifts(direction: str) -> None:
     m = model([node("BitShift x y -> z", direction=direction)], {"x": u8["n", 1], "y": u8[4]}, ["z"], opset=11)

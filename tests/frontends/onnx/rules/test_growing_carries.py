@@ -39,6 +39,7 @@ def test_rows_are_appended(start: int) -> None:
     assert_like_onnxruntime(made, *({"x": xs(1, 3), "n": np.array(n)} for n in (0, 1, 7, 80)))
 
 
+@pytest.mark.slow
 def test_what_a_trip_reads_of_it_and_gives_beside_it() -> None:
     """Every trip sums the rows that are there so far: the body is compiled for any number of them."""
     made = grown([node("ReduceSum v -> o", keepdims=0)], outputs="y z")

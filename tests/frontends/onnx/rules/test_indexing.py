@@ -34,6 +34,7 @@ def test_gather_of_one_place_is_movement() -> None:
     assert not any(v.op is ops.gather for v in import_model(m).values)
 
 
+@pytest.mark.slow
 def test_gather_by_indices_of_the_run() -> None:
     m = model([node("Gather x i -> y", axis=1)], {"x": f32["a", "b"], "i": i32["n", 2]}, ["y"])
     i = np.array([[0, -1], [1, 1], [-2, 0]], np.int32)
@@ -113,6 +114,7 @@ def test_tensor_scatter(axis: int, mode: str) -> None:
         assert np.array_equal(result["y"], expected)
 
 
+@pytest.mark.slow
 def test_tensor_scatter_without_places_starts_at_the_front() -> None:
     m = model(["TensorScatter c u -> y"], {"c": f32["b", 4, 2], "u": f32["b", "s", 2]}, ["y"], opset=24)
     c, u = x_of(2, 4, 2), -1 - x_of(2, 3, 2)

@@ -161,6 +161,7 @@ def test_a_condition_that_counts_to_a_size_is_a_scan(next_: str, first: str) -> 
     assert_like_onnxruntime(made, *({"x": xs(rows, 3), "v": xs(3)} for rows in (3, 7)))
 
 
+@pytest.mark.slow
 def test_counting_from_another_number_than_0() -> None:
     made = counting(start=2)
     assert (count(made, "scan"), count(made, "while")) == (1, 0)
@@ -237,6 +238,7 @@ def test_a_carried_shape_that_changes() -> None:
     assert_like_onnxruntime(made, *({**feed, "m": np.array(trips)} for trips in (1, 5)))
 
 
+@pytest.mark.slow
 def test_a_carried_shape_that_may_change_is_checked_in_the_run() -> None:
     nodes = ["Compress v k -> w", "Identity x -> o", "Identity c -> again"]
     made = looping(nodes, "m t", {"x": f32["n"], "k": bool_["n"]}, initializers={"m": np.array(2), "t": np.array(True)})
@@ -311,6 +313,7 @@ def test_directions_and_axes(opset: int, attributes: dict[str, list[int]]) -> No
     assert_like_onnxruntime(made, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [[1, 0], [-1, 0]])
 def test_axes_of_what_is_scanned(axes: list[int]) -> None:
     made = scanning(9 if axes[0] > 0 else 11, scan_input_axes=axes)

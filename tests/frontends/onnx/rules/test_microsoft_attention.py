@@ -69,7 +69,7 @@ def test_a_bias_on_the_scores(shape: tuple[int, ...]) -> None:
     check(ms("Attention x w b m _ a -> y", num_heads=3), types, feeds, constants=WEIGHTS)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("rows", [4, 1])
 def test_a_past_and_what_it_becomes(causal: int, rows: int) -> None:
@@ -125,7 +125,7 @@ def _cross() -> dict[str, Array]:
     return {"q": DRAW.floats(2, 4, 12), "k": DRAW.floats(2, 5, 12), "v": DRAW.floats(2, 5, 18)}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_attention_to_another_sequence() -> None:
     check(ms("MultiHeadAttention q k v -> y", num_heads=3), CROSS, _cross())
     one = ms("MultiHeadAttention q k v b -> y", num_heads=3, scale=0.2)
@@ -217,7 +217,7 @@ def _grouped(
     check(one, types, feeds, constants=constants)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("attributes", [{}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}])
 def test_shared_heads(packed: bool, attributes: dict[str, int]) -> None:
@@ -225,20 +225,20 @@ def test_shared_heads(packed: bool, attributes: dict[str, int]) -> None:
     _grouped(1, 3, (3, 3), 4, packed=packed, **attributes)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("past", [3, 5])
 def test_rows_of_different_lengths_in_a_cache(past: int) -> None:
     _grouped(1, past, (3, 2), 4, do_rotary=1)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("attributes", [{"local_window_size": 2}, {"softcap": 2.0}, {"scale": 0.1}])
 def test_options_of_shared_heads(attributes: dict[str, Any]) -> None:
     _grouped(4, None, (3, 3), 4, **attributes)
     _grouped(1, 6, (6, 6), 7, **attributes)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_cache_of_symbolic_length() -> None:
     # Its length follows from that of the mask, as exporters write it.
     one = ms("GroupQueryAttention q k v pk pv l t -> y k2 v2", num_heads=4, kv_num_heads=2)

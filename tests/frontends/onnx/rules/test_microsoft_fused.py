@@ -23,6 +23,7 @@ def _rows() -> tuple[Array, Array]:
     return DRAW.floats(2, 3, 8), DRAW.floats(1, 5, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Gelu", "FastGelu", "QuickGelu"])
 def test_activations(kind: str) -> None:
     check(ms(f"{kind} x -> y"), {"x": ROWS}, *({"x": x} for x in _rows()))
@@ -33,10 +34,12 @@ def test_activations_with_a_bias(kind: str) -> None:
     check(ms(f"{kind} x b -> y"), {"x": ROWS}, *({"x": x} for x in _rows()), constants={"b": DRAW.floats(8)})
 
 
+@pytest.mark.slow
 def test_quick_gelu_with_another_slope() -> None:
     check(ms("QuickGelu x -> y", alpha=1.0), {"x": ROWS}, {"x": _rows()[0]})
 
 
+@pytest.mark.slow
 def test_a_product_with_its_activation_is_recognised() -> None:
     made = alone(ms("BiasGelu z b -> y"), {"x": ROWS}, {"w": DRAW.floats(8, 16), "b": DRAW.floats(16)})
     made.graph.node.insert(0, node("MatMul x w -> z"))
@@ -53,6 +56,7 @@ def test_halves_of_which_one_gates_the_other() -> None:
     np.testing.assert_allclose(got["y"], left * gelu, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [1, 2, -1])
 def test_softmax_with_a_bias(axis: int) -> None:
     x, bias = DRAW.floats(2, 3, 4), DRAW.floats(1, 1, 4)
@@ -126,7 +130,7 @@ def test_layer_norm_before_it_was_an_operator_of_onnx() -> None:
     assert_like_onnxruntime(made, *({"x": x} for x in _rows()))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("operands", ["i s w p t g b m", "i _ w p _ g b", "i _ w p _ g b _ n"])
 def test_embeddings_and_their_norm(operands: str) -> None:
     feeds = {"i": DRAW.whole(2, 3, dtype=np.int32, low=0, high=9)}

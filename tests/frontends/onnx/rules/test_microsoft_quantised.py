@@ -125,7 +125,7 @@ def test_narrow_floats_and_other_forms_of_weights() -> None:
 INDICES = np.array([[0, 5], [3, -1]])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zero", [False, True])
 def test_rows_of_a_packed_table(bits: int, zero: bool) -> None:
@@ -150,7 +150,7 @@ def test_a_table_of_four_bits(gathered: int, blocked: int, kind: Any) -> None:
     check(one, {"i": i64[2, 2]}, {"i": INDICES}, constants=constants)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("per_column", [False, True])
 def test_products_of_bytes_as_floats(signed: bool, per_column: bool) -> None:
@@ -202,6 +202,7 @@ def _near(one: Any, kind: Any, feeds: dict[str, Array], constants: dict[str, Arr
     assert np.mean(got != expected) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["Add", "Mul"])
 def test_sums_and_products_of_bytes(kind: Any, name: str) -> None:
@@ -223,6 +224,7 @@ def test_every_byte_through_an_activation(kind: Any) -> None:
         _near(one, kind, {"x": every}, constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("opset", "axis"), [(12, 0), (12, 1), (13, 1)])
 def test_softmax_of_bytes(kind: Any, opset: int, axis: int) -> None:
@@ -264,6 +266,7 @@ def test_means_of_bytes(kind: Any, window: dict[str, Any]) -> None:
     assert np.abs(got - expected).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last", [0, 1])
 def test_means_of_whole_channels(kind: Any, last: int) -> None:
@@ -322,7 +325,7 @@ def _lstm(directions: int, *, per_gate: bool, kind: Any = np.int8) -> dict[str, 
     }
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("kind", "per_gate"), [(np.int8, False), (np.int8, True), (np.uint8, False)])
 def test_lstm_with_quantised_weights(direction: str, kind: Any, per_gate: bool) -> None:

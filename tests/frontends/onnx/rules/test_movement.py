@@ -122,6 +122,7 @@ def test_flatten(axis: int) -> None:
     assert_like_onnxruntime(m, {"x": x_of(2, 3, 4)}, {"x": x_of(1, 3, 2)})
 
 
+@pytest.mark.slow
 def test_concat_joins_sizes_that_are_symbols() -> None:
     m = model([node("Concat x z x -> y", axis=-1)], {"x": f32["b", "s"], "z": f32["b", "t"]}, ["y"])
     assert_like_onnxruntime(m, {"x": x_of(2, 3), "z": x_of(2, 1)}, {"x": x_of(1, 2), "z": x_of(1, 5)})
@@ -313,7 +314,7 @@ def test_expand_to_sizes_of_another_tensor() -> None:
     assert_like_onnxruntime(m, {"x": x_of(3, 1), "z": x_of(2, 1, 4)}, {"x": x_of(3, 1), "z": x_of(1, 1, 2)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_expand_and_tile_by_numbers_that_the_run_computes() -> None:
     nodes = [node("Concat counts one -> s", axis=0), node("ReduceMin x front -> low"), "Expand low s -> y"]
     assert_like_onnxruntime(in_run(nodes, one=ints(1)), *feeds(1, 3, 0))

@@ -27,6 +27,7 @@ def test_extremes_of_ties(op: str, last: int, axis: int, keepdims: int) -> None:
     assert_like_onnxruntime(m, {"x": TIES}, {"x": TIES[:2, :3]}, {"x": TIES.T.copy()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_cum_sum(axis: int, exclusive: int, reverse: int) -> None:
@@ -56,6 +57,7 @@ def test_top_k_of_ties(axis: int, largest: int) -> None:
     assert_like_onnxruntime(m, {"x": TIES}, {"x": TIES[:2, :3]}, {"x": TIES.T.copy()})
 
 
+@pytest.mark.slow
 def test_top_k_of_old() -> None:
     ten = model(
         [node("TopK x k -> v i", axis=1)], {"x": f32["r", 5]}, ["v", "i"], opset=10, initializers={"k": ints(3)}

@@ -21,6 +21,7 @@ def ints(*numbers: int) -> Array:
     return np.array(numbers, np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("pads", [(0, 1, 0, 2), (2, 0, 1, 3), (0, -1, 0, 2), (-1, 1, 0, -2), (0, -1, 0, -1)])
 def test_pad(mode: str, pads: tuple[int, ...]) -> None:

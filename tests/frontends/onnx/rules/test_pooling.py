@@ -40,6 +40,7 @@ POOLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize(("op", "more"), POOLS)
 def test_windows(op: str, more: dict[str, Any], axes: int) -> None:
@@ -106,6 +107,7 @@ def _unpool(x: TensorType, **attributes: Any) -> Any:
     return model(nodes, {"x": x}, ["y"], opset=11)
 
 
+@pytest.mark.slow
 def test_what_a_pool_took_is_put_back() -> None:
     window = {"kernel_shape": [2, 3], "strides": [2, 3]}
     feeds = [{"x": _floats(2, 3, 4, 6)}, {"x": _floats(1, 3, 6, 9)}]

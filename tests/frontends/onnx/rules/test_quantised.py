@@ -142,6 +142,7 @@ def test_dynamic_quantisation_of_zeros() -> None:
     assert_like_onnxruntime(made, {"x": np.zeros((2, 3), np.float32)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [u8, i8])
 def test_products_of_whole_numbers(kind: Any) -> None:
     draw = kind.numpy.type

@@ -60,7 +60,7 @@ def test_a_seed_decides_and_without_one_the_name_does() -> None:
     assert len({tuple(o) for o in others}) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike"])
 def test_the_shape_of_another_tensor(op: str) -> None:
     made = model([node(f"{op} x -> y", dtype=11), node(f"{op} x -> z")], {"x": f32["n", 2]}, ["y", "z"])

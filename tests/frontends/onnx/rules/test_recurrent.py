@@ -61,7 +61,7 @@ def assert_alike(made: onnx.ModelProto) -> None:
     assert_like_onnxruntime(made, feeds(made, 4, 3), feeds(made, 2, 1), scale=4.0)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("opset", [7, 22])
@@ -71,6 +71,7 @@ def test_directions_states_and_lengths(op: str, direction: str, opset: int) -> N
     assert_alike(network(op, "b lens h c", direction=direction, directions=directions, opset=opset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 def test_neither_bias_nor_state(op: str) -> None:
     assert_alike(network(op))
@@ -91,7 +92,7 @@ def test_the_batch_may_stand_first(op: str, direction: str) -> None:
     np.testing.assert_array_equal(got["y_h"], expected["y_h"].swapaxes(0, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("input_forget", [0, 1])
 def test_peepholes(input_forget: int) -> None:
     assert_alike(network("LSTM", "b h c p", input_forget=input_forget))
@@ -184,6 +185,7 @@ def test_the_sequence_was_an_option_once() -> None:
     np.testing.assert_array_equal(got["y"], expected["y"])
 
 
+@pytest.mark.slow
 def test_outputs_may_be_left_out() -> None:
     made = network("LSTM", "b")
     made.graph.node[0].output[:] = ["", "", "y_c"]

@@ -36,6 +36,7 @@ def _resize(inputs: str, initializers: dict[str, Array], *, opset: int = 19, **a
     return model(nodes, {"x": f32["n", 2, "h", "w"]}, ["y"], opset=opset, initializers=initializers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", MODES)
 def test_scales(mode: str, rounding: str, place: str) -> None:
@@ -182,6 +183,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert_like_onnxruntime(made, {"x": _floats(1, 2, 4, 4), "z": both["z"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", [*MODES, "half_pixel_symmetric"])
 def test_sizes_that_come_as_data(mode: str, rounding: str, place: str) -> None:
@@ -206,7 +208,7 @@ def test_scales_that_come_as_data(mode: str, rounding: str, place: str) -> None:
     assert_like_onnxruntime(made, *({**f, "s": _vector(1, 1, 1.3, 1.1)} for f in feeds), scale=4)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_sizes_computed_from_data() -> None:
     """Only the axes whose sizes are not known are resampled, and cubic weights leave out what is outside."""
     nodes = [

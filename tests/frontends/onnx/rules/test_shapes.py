@@ -121,6 +121,7 @@ def test_range_of_sizes() -> None:
     assert_like_onnxruntime(m, {"x": x_of(1, 3)}, {"x": x_of(1, 7)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1, 3, -2])
 def test_range_up_to_a_number_that_the_run_finds(delta: int) -> None:
     m = in_run(["Range start k delta -> y"], start=np.array(2), delta=np.array(delta))
@@ -141,6 +142,7 @@ def test_range_that_a_caller_chooses_asks_for_it() -> None:
     assert result["y"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [None, 0, 1, -2, 9])
 def test_trilu_of_symbols(k: int | None, upper: int) -> None:
@@ -163,6 +165,7 @@ def test_trilu_by_a_diagonal_that_is_a_size_or_an_input(upper: int) -> None:
     assert_like_onnxruntime(given, {"x": x_of(3, 4) + 1, "k": np.array(1)}, {"x": x_of(3, 4) + 1, "k": np.array(-1)})
 
 
+@pytest.mark.slow
 def test_trilu_of_bools() -> None:
     m = model([node("Trilu x -> y", upper=0)], {"x": bool_["s", "s"]}, ["y"])
     for size in (2, 5):

@@ -127,6 +127,7 @@ def test_signals_that_are_refused(parts: int, attributes: dict[str, Any]) -> Non
         import_model(transform(parts, opset=17, **attributes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize("onesided", [0, 1])
 def test_frames(window: bool, onesided: int) -> None:

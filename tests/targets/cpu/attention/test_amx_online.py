@@ -34,7 +34,7 @@ def _on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: DEVICE)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(("d", "dv", "queries", "keys"), [(64, 32, 37, 100), (32, 64, 5, 7), (32, 32, 33, 129)])
 @pytest.mark.parametrize("kept", ["none", "causal", "every third"])
 def test_results_are_near(d: int, dv: int, queries: int, keys: int, kept: str) -> None:
@@ -70,7 +70,7 @@ def test_scores_that_rise_from_block_to_block() -> None:
     assert 1e-4 < mean_error(graph(32, 32), given, wanted(given)) < 5e-3
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_report_tells_what_is_rounded() -> None:
     report = dovetail.compile(graph(32, 32), threads=1, precision="fast").report
     assert "with more than 4 queries both factors to bf16" in str(report)
@@ -91,6 +91,7 @@ def test_exact_mode_and_few_queries_stay_f32(monkeypatch: pytest.MonkeyPatch) ->
     assert found.tobytes() == dovetail.compile(graph(32, 32), threads=1).run(given)["y"].tobytes()
 
 
+@pytest.mark.slow
 def test_tiles_are_configured_and_released() -> None:
     (job,) = kernels(dovetail.compile(graph(32, 32), threads=1, precision="fast"))
     called = re.findall(r"call void @amx\.(configure|scores|weights|results|release)_", str(job.kernel))

@@ -133,7 +133,7 @@ def test_masks(heads: int, filled: Any) -> None:
         check(graph, drawn(graph, {"b": b, "s": s, "t": t}), runner)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_queries_that_see_nothing() -> None:
     """Their hidden scores have no gradient, whatever the fill; a query that gives 0 gives nothing."""
     q, k, v = operands(8, 8)
@@ -154,6 +154,7 @@ def test_some_gradients(wanted: str) -> None:
     check(graph, drawn(graph, {"b": 1, "s": 9, "t": 10}), compiled(graph))
 
 
+@pytest.mark.slow
 def test_heads_within_rows() -> None:
     """Queries, keys and values are parts of one matrix, and one head of keys serves all queries."""
     x, kv = input("x", f32[B, S, 32]), input("kv", f32[B, T, 16])
@@ -163,6 +164,7 @@ def test_heads_within_rows() -> None:
     check(graph, drawn(graph, {"b": 2, "s": 11, "t": 9}), compiled(graph))
 
 
+@pytest.mark.slow
 def test_without_heads() -> None:
     q, k, v = (input(n, f32[s, 8]) for n, s in (("q", S), ("k", T), ("v", T)))
     graph = backward(library.attention(q, k, v, scale=0.3))
@@ -184,18 +186,20 @@ def weights(dtype: Any = f32, batch: int = 2) -> tuple[Value, Value, Value]:
     return q, k, v
 
 
+@pytest.mark.slow
 def test_found_where_it_is_spelled_out() -> None:
     assert in_a_step(library.attention.body(*weights(), scale=0.3))
     assert in_a_step(library.attention(*weights(), scale=0.3, causal=True, fill=-INF))
 
 
+@pytest.mark.slow
 def test_forms_without_a_kernel_are_spelled_out() -> None:
     assert not in_a_step(library.attention(*weights(), scale=0.3, softcap=5.0))
     assert not in_a_step(library.attention(*weights(f16), scale=0.3))
     assert not in_a_step(library.attention(*weights(batch=1), scale=0.3))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_masked_row_with_nan_gives_nothing() -> None:
     """A row of the result that a mask drops takes no part, also where it is NaN because its query sees no key."""
     q, k, v = (param(n, f32[1, 1, 4, 8]) for n in "qkv")

@@ -80,7 +80,7 @@ def error(program: Program, given: dict[str, Array]) -> float:
     return float(np.abs(program.run(given)["y"] - truth).max() / np.abs(truth).max())
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("d", "dv", "queries", "keys"), [(128, 128, 1, 100), (64, 48, 3, 37), (16, 32, 1, 8), (128, 128, 1, 300)]
 )

@@ -52,6 +52,7 @@ def test_scores(d: int) -> None:
     assert found[0].tobytes() == found[1].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8, KEYS])
 @pytest.mark.parametrize("dv", WIDTHS)
 def test_values(dv: int, count: int) -> None:

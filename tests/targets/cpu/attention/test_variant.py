@@ -111,6 +111,7 @@ def test_positions(fill: float, window: int | None, kept: bool) -> None:
         check(graph, feeds, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [4, 20])
 @pytest.mark.parametrize("empty", ["nan", "zero"])
 def test_rows_without_a_key(empty: Any, queries: int) -> None:
@@ -127,6 +128,7 @@ def test_rows_without_a_key(empty: Any, queries: int) -> None:
     assert np.isfinite(np.delete(got, 3, axis=2)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", ["nan", "zero"])
 def test_numbers_that_are_none(empty: Any) -> None:
     """NaN and inf in queries, keys and values come out where the body has them."""
@@ -262,6 +264,7 @@ def test_what_lies_behind_the_mask_of_keys_that_are_copied_is_not_read(keys: int
     check(graph, {"q": normal(2, 3, 16, 20), "k": normal(2, 3, 16, keys), "v": normal(2, 3, 16, keys), "mask": mask})
 
 
+@pytest.mark.slow
 def test_masks_that_are_views() -> None:
     q, k, v = heads("q", 2, 3, 20, 8), heads("k", 2, 3, 40, 8), heads("v", 2, 3, 40, 8)
     mask = ops.permute(input("mask", f32[2, 1, 40, 20]), order=(-1, -2))
@@ -321,7 +324,7 @@ def test_narrow_floats_rotated(dtype: DType, form: Any, d: int, rotated: int | N
     assert_close(got, expected, dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["half", "interleaved"])
 @pytest.mark.parametrize(("d", "rotated"), [(64, None), (40, 36), (6, 2)])
 def test_rotated(form: Any, d: int, rotated: int | None) -> None:
@@ -402,6 +405,7 @@ def test_a_mask_of_keys_gives_zero_where_it_hides_all_of_them(hidden: int) -> No
     assert (got[1] == 0).all() == (hidden == 19)
 
 
+@pytest.mark.slow
 def test_a_hidden_key_that_is_no_number_is_added_to_its_mask() -> None:
     graph = Graph.of(
         library.attention(

@@ -172,7 +172,7 @@ def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyP
     check(value)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "conv1d"])
 def test_an_inner_value_that_others_read_is_written_too(variant: str) -> None:
     y = convolution(variant, act="relu")
@@ -191,7 +191,7 @@ def joined_plan(variant: str) -> Plan:
     return joined(ops.cast(ops.tanh(y * input("z", f32[y.shape])), dtype=f16)).plan
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("machine", ASSEMBLED)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_machines_have_code(variant: str, machine: str) -> None:

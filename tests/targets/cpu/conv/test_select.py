@@ -70,7 +70,7 @@ def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride
     assert name_at(late, sized(*area)) == kernel
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("stride", [1, 2])
 def test_one_program_runs_them_all(stride: int) -> None:
     graph = network("height", "width", stride)
@@ -125,6 +125,7 @@ def taken(rows: Sequence[Considered]) -> Considered:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("graph", "name"), PROBLEMS)
 @pytest.mark.parametrize("strict", [False, True])
 def test_reports_know_what_was_considered(graph: Graph, name: str, strict: bool) -> None:
@@ -154,6 +155,7 @@ def test_an_estimate_counts_empty_lanes() -> None:
     assert full is not None and partial == pytest.approx(full, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_is_taken_before_sizes_are_known() -> None:
     rows = TABLE.considered(*step_of(network("height", "width"), False), WIDE, ASSUMED)
     assert rows and not any(row.taken for row in rows)

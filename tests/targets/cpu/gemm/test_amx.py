@@ -165,6 +165,7 @@ def test_epilogues_residuals_and_matrices_side_by_side(threads: int) -> None:
         assert np.abs(found[name] - wanted).max() <= 2e-2 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_rows_of_another_type() -> None:
     params: dict[str, Array] = {}
     x = leaf.input("x", f16[symbol("m"), K])

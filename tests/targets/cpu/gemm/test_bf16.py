@@ -92,7 +92,7 @@ def test_a_multilayer_perceptron(device: CpuDevice) -> None:
         assert 1e-4 < norm_error(program.run({"x": given})["y"], wanted) < 2**-7
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_encoder(device: CpuDevice) -> None:
     graph = bert(BertShape(2, 64, 2, 128, vocabulary=50, positions=64), batch=1, seq=48)
     params = random_weights(graph, 0)
@@ -106,6 +106,7 @@ def test_an_encoder(device: CpuDevice) -> None:
     assert 1e-5 < norm_error(program.run(given)["last_hidden_state"], wanted) < 2**-7
 
 
+@pytest.mark.slow
 def test_rows_of_another_type(device: CpuDevice) -> None:
     w = np.random.default_rng(1).normal(size=(50, 40)).astype(np.float32)
     x = leaf.input("x", f16[symbol("m"), 50])
@@ -126,6 +127,7 @@ def test_what_is_not_finite_stays_in_its_row(device: CpuDevice) -> None:
     assert found[others].tobytes() == wanted[others].tobytes()
 
 
+@pytest.mark.slow
 def test_products_of_two_activations_stay_f32(device: CpuDevice) -> None:
     graph = Graph.of({"z": leaf.input("x", f32[40, 64]) @ leaf.input("y", f32[64, 40])})
     report = dovetail.explain(graph, precision="bf16")

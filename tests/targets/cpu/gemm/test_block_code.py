@@ -125,6 +125,7 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
     assert len(written_to_stack(hottest)) < kernel.packed.groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_one_row_in_order_prefetches_a_line_at_a_time(name: str) -> None:
     """Into both caches; with all lines of a share at once, L1 has no room for what products load."""
@@ -136,6 +137,7 @@ def test_one_row_in_order_prefetches_a_line_at_a_time(name: str) -> None:
     assert re.fullmatch(r"\.*(12\.+)+", between), "products are between lines"
 
 
+@pytest.mark.slow
 def test_one_row_of_bytes_with_two_codes_waits_for_no_sum() -> None:
     """Low halves and whole bytes have a sum each, which multiply-adds join; lows are taken away in the same loop."""
     kernel, hottest = _row_of("q4_k", exact=False)
@@ -147,6 +149,7 @@ def test_one_row_of_bytes_with_two_codes_waits_for_no_sum() -> None:
     assert not re.findall(rf"({SDOT_NAME}\t[^\n]*\n\s*){{3}}", hottest), "others are between products"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_one_row_loads_a_word_once_for_all_groups_in_it(name: str) -> None:
     """Halves of a byte are codes of two groups; of a group a row has its bytes and three numbers, or four."""

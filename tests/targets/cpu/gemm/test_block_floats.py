@@ -62,7 +62,7 @@ def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plans(program) == (["blocks"], 0)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_two_streams_and_epilogues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: DEVICES["avx2"])
     params: dict[str, Array] = {"b": np.linspace(-1, 1, 40, dtype=np.float32)}
@@ -85,6 +85,7 @@ def test_codes_of_a_byte_are_floats_in_fast_mode_too(name: str, monkeypatch: pyt
     judged(graph, params, compiled(graph, params, precision="fast"), rows(3, k=64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_infinities_and_small_numbers_are_those_of_floats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a row is too large for stays in it; rows of any magnitude are summed alike."""

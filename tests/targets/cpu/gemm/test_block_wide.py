@@ -30,7 +30,7 @@ VPDPBUSD = MACHINES["avx512_vnni"][1]
 TWO_LEVELS = [name for name in FORMATS if block_words(name).scales]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("precision", [pytest.param("exact", marks=pytest.mark.exhaustive), "fast"])
 def test_few_rows_have_the_bits_that_they_have_among_others(
     precision: Precision, monkeypatch: pytest.MonkeyPatch

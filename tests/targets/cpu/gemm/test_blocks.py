@@ -157,7 +157,7 @@ def test_parts_of_a_panel_change_no_bit(name: str, monkeypatch: pytest.MonkeyPat
     assert found[0].tobytes() == found[1][:1].tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
@@ -190,7 +190,7 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
             assert np.abs(alone[name] - among[name]).max() < bound * np.abs(among[name]).max(), name
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 @needs_dot
 @pytest.mark.parametrize("size", [1e-28, 1.0, 1e32])
 def test_fast_is_near_at_every_magnitude(size: float) -> None:
@@ -269,6 +269,7 @@ def test_fast_rounds_activations_to_bytes_and_exact_does_not() -> None:
     assert errors[0] < 3e-7 and 1e-3 < errors[1] < 1e-2
 
 
+@pytest.mark.slow
 def test_rows_that_are_no_whole_groups_are_spelled_out() -> None:
     """Weights that a view cuts, or that several ops read in other ways, are floats as before."""
     params = {"w": random_blocks("q8_0", N, 64)}

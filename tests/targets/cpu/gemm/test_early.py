@@ -27,7 +27,7 @@ def _called(graph: Graph) -> set[str]:
     return {f.name for job in jobs if isinstance(job.kernel, Template) for f in job.kernel.shared}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_training_step_multiplies_by_weights_of_the_run() -> None:
     graph = step_graph(_two_layers(), SGD(), loss="loss").graph
     early = {f.name for f in early_products(graph.values, host_device())}

@@ -78,6 +78,7 @@ def rows(r: int, seed: int = 0) -> Array:
     return np.random.default_rng([r, seed]).normal(size=(r, K)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f32 turned", "f16", "bf16", *FORMATS])
 def test_every_kind_of_weights(kind: str) -> None:
     w, params, floats = stored(kind)

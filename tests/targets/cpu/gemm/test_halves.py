@@ -152,6 +152,7 @@ def test_f16_arithmetic_is_found() -> None:
         assert host.device.has("f16_arithmetic") is has
 
 
+@pytest.mark.slow
 @needs_tile
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_a_table_that_is_also_a_matrix_stays_as_it_is(dtype: DType) -> None:
@@ -166,6 +167,7 @@ def test_a_table_that_is_also_a_matrix_stays_as_it_is(dtype: DType) -> None:
     assert plans(program)[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 @pytest.mark.parametrize("machine", [AVX2, VNNI, NEON], ids=["avx2", "avx512", "neon"])
 def test_loops_keep_sums_in_registers(machine: Host, name: str) -> None:
@@ -201,7 +203,7 @@ def test_one_row_of_f16_is_widened_among_products() -> None:
     assert found.count("pldl1keep") == found.count("pldl2keep") == lines
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("size", [6e-8, 1e-6, 6e4])
 def test_the_smallest_and_largest_weights(size: float) -> None:
     """Subnormal f16, and long sums of the largest: neither way of widening loses anything, or overflows."""

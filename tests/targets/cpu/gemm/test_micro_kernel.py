@@ -91,7 +91,7 @@ def test_blocks_are_summed_the_same_for_every_row_count(
     assert np.std(whole - exact) <= 2**-24 * np.std(exact) * (min(deep, 512) + deep / 512) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)
 def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if bits > host().vector_bits:

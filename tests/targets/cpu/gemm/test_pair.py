@@ -50,6 +50,7 @@ def operands(layout: str, *batch: int, m: int, k: int, n: int) -> tuple[Value, V
     return swapped(x) if layout[0] == "t" else x, swapped(y) if layout[1] == "t" else y, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("batch", "m", "k", "n"), SHAPES)
 def test_every_layout(layout: str, batch: tuple[int, ...], m: int, k: int, n: int) -> None:

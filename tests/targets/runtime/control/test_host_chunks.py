@@ -92,13 +92,14 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_trips(threads: int, by_chunks: list[int]) -> None:
     check(loop(), COUNTS, threads=threads)
     assert by_chunks[0] == 8 and max(by_chunks) == 128
 
 
+@pytest.mark.slow
 def test_the_first_chunk_is_about_as_long_as_the_last_run(by_chunks: list[int]) -> None:
     program = dovetail.compile(loop()).bind({"w": numbers(1, SIZE, SIZE)})
     for count in (3, 3, 0, 20, 20, 21, 90, 2):
@@ -107,6 +108,7 @@ def test_the_first_chunk_is_about_as_long_as_the_last_run(by_chunks: list[int]) 
     assert by_chunks == [8, 4, 4, 4, 8, 16, 32, 32, 32, 64, 128]
 
 
+@pytest.mark.slow
 def test_results_of_several_runs_share_no_memory() -> None:
     """An output that nothing else reads is the array that the loop made."""
     program = dovetail.compile(loop()).bind({"w": numbers(1, SIZE, SIZE) * np.float32(0.2)})
@@ -121,6 +123,7 @@ def test_results_of_several_runs_share_no_memory() -> None:
         assert not any(np.shares_memory(array, other) for n, other in first.items() if n != name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 1, 8, 13])
 def test_a_limit_stops_it(limit: int, by_chunks: list[int]) -> None:
     check(loop(limit=limit), [0, 7, 8, 13, 30])
@@ -161,18 +164,21 @@ def test_a_body_that_finds_a_size_takes_single_trips(by_chunks: list[int]) -> No
     assert not by_chunks
 
 
+@pytest.mark.slow
 def test_large_outputs_shorten_chunks(by_chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_chunks, "CHUNK_BYTES", 500)
     check(loop(), [12])
     assert max(by_chunks) < 10
 
 
+@pytest.mark.slow
 def test_large_outputs_shorten_the_first_chunk(by_chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_chunks, "FIRST_BYTES", 300)
     check(loop(), [3])
     assert by_chunks[0] < 8
 
 
+@pytest.mark.slow
 def test_sizes_that_two_loops_find_must_agree() -> None:
     x, stops = input("x", f32[SIZE]), [input(f"stop{i}", i64[()]) for i in range(2)]
     found = [
@@ -193,6 +199,7 @@ def test_sizes_that_two_loops_find_must_agree() -> None:
         program.run({**feed, "stop1": np.array(4)})
 
 
+@pytest.mark.slow
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_chunks, "MOST_TRIPS", 50)
     monkeypatch.setattr("dovetail.ops.control.MOST_TRIPS", 50)
@@ -201,6 +208,7 @@ def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         program.run({"x": numbers(1, 1, SIZE), "stop": np.array(1 << 40)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["a step before", "a step after", "an output twice", "a view", "an input"])
 def test_a_loop_that_is_not_alone_in_its_plan(more: str) -> None:
     """A plan that is one loop runs without memory for its tensors; what is more than that needs it."""

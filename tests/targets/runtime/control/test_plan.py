@@ -205,7 +205,7 @@ def test_a_loop_ends_by_what_it_computes_or_at_its_limit(limit: int | None) -> N
     assert [bool(f["more"]) for f in found] == [limit is not None and limit < c for c in counts]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.heavy
 def test_a_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = leaf.input("flag", bool_[()])
     found = ops.while_loop(lambda x, flag: flag, lambda x, flag: x + 1.0, [build.zeros((), f32)], [flag])

@@ -68,6 +68,7 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 3, 19, 23), 3, groups=3), {"x": normal(2, 3, 19, 23)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (3, 3), (6, 6), (14, 14), (1, 200)])
 def test_few_places_times_one_number(size: tuple[int, int]) -> None:
     x = (2, 5, *size)
@@ -103,6 +104,7 @@ def test_epilogues(act: Activation, bias: bool) -> None:
         check(Graph.of(y), {name: feeds[name] for name in (("x",) if residual is None else ("x", "r"))})
 
 
+@pytest.mark.slow
 def test_what_is_no_number_goes_where_it_is_seen() -> None:
     x = normal(1, 4, 11, 20)
     x[0, 0, 0, 0], x[0, 1, 5, 19], x[0, 2, 10, 3] = np.nan, np.inf, -np.inf
@@ -134,6 +136,7 @@ def test_threads_do_not_change_a_bit() -> None:
         same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(*x)})
 
 
+@pytest.mark.slow
 def test_others_are_left_to_other_kernels() -> None:
     x = (1, 16, 20, 20)
     for graph in (

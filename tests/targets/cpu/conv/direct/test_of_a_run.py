@@ -22,6 +22,7 @@ def of_a_run(images: tuple[Size | str, ...], filters: tuple[int, ...], **attrs: 
     return ops.conv(input("x", f32[images]), input("w", f32[filters]), **attrs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [6, 7, 8, 9, 16, 17])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_every_number_of_filters(filters: int, groups: int) -> None:
@@ -39,6 +40,7 @@ def test_every_machine(vectors: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> N
     check(of_a_run((3, 16, 8, 8), (16, 16, 3, 3), padding=1), feeds, kernel=KERNEL)
 
 
+@pytest.mark.slow
 def test_wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
     feeds = {"x": normal(3, 16, 8, 8), "w": normal(16, 16, 3, 3)}
@@ -64,6 +66,7 @@ def test_taps_that_are_not_equidistant_take_loops() -> None:
     check(made, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "filters", "groups"),
     [((2, 6, 10, 9), (6, 1, 3, 3), 6), ((2, 3, 10, 9), (8, 3, 9, 8), 1)],

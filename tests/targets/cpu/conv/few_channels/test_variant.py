@@ -49,12 +49,13 @@ def test_every_number_of_filters(filters: int, width: int) -> None:
     check(network((1, 5, 62, width), (filters, 5, 5, 5), bias=False), {"x": normal(1, 5, 62, width)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_sizes_that_come_late() -> None:
     graph = network(("n", 3, "h", "w"), (64, 3, 7, 7), strides=(2, 2), padding=(3, 3, 3, 3), act="relu")
     check(graph, *({"x": normal(n, 3, h, w)} for n, h, w in [(1, 64, 64), (2, 70, 91), (0, 64, 64), (1, 9, 8)]))
 
 
+@pytest.mark.slow
 def test_views_are_read_where_they_lie() -> None:
     x = ops.permute(input("x", f32[1, 40, 41, 4]), order=(-4, -1, -3, -2))
     check(Graph.of(ops.conv(x, param("w", f32[32, 4, 6, 5]))), {"x": normal(1, 40, 41, 4)})

@@ -36,6 +36,7 @@ def test_every_size(size: int, window: int) -> None:
     check(graph, {"x": normal(2, 202, size, size)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [61, 64, 125, 128])
 @pytest.mark.parametrize("channels", [15, 16, 17, 70])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
@@ -73,11 +74,13 @@ def test_any_number_of_images() -> None:
     check(graph, *({"x": normal(count, 64, 7, 7)} for count in (0, 1, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 1])
 def test_views_are_read_where_they_lie(padding: int) -> None:
     checked_from_the_side(check, (1, 9, 10, 64), (64, 64, 3, 2), padding)
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 100, 14, 14), (128, 100, 3, 5), padding=(1, 2, 1, 2))
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 100, 14, 14)})

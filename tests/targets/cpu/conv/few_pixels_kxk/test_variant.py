@@ -55,7 +55,7 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 140, 9, 11), 32), {"x": normal(2, 140, 9, 11)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_groups_residuals_and_one_axis() -> None:
     check(network((1, 460, 5, 5), (64, 230, 3, 3), groups=2, padding=(1, 1, 1, 1)), {"x": normal(1, 460, 5, 5)})
     check(network((2, 410, 50), (32, 410, 5), padding=(2, 2), strides=(2,)), {"x": normal(2, 410, 50)})

@@ -25,7 +25,7 @@ def convolved(images: tuple[int, ...], filters: tuple[int, ...], **attrs: Any) -
     return ops.conv(input("x", f32[images]), input("w", f32[filters]), **attrs)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @DEVICES
 @pytest.mark.parametrize(
     ("images", "filters", "attrs"),
@@ -51,6 +51,7 @@ def test_every_window(
     check(convolved(images, filters, **attrs), feeds, kernel=KERNEL)
 
 
+@pytest.mark.slow
 @DEVICES
 def test_operands_are_read_where_they_are(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of filters exchanges images and channels; other strides are read as well."""

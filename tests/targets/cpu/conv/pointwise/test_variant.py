@@ -52,6 +52,7 @@ def test_every_activation(act: Activation) -> None:
     check(pixel((1, 64, 11, 9), 12, act=act), {"x": normal(1, 64, 11, 9)})
 
 
+@pytest.mark.slow
 def test_groups_and_one_axis() -> None:
     check(pixel((2, 150, 10, 11), 27, groups=3), {"x": normal(2, 150, 10, 11)})
     check(pixel((1, 64, 1000), 24), {"x": normal(1, 64, 1000)})

@@ -115,6 +115,7 @@ def test_what_is_not_finite_goes_where_it_is_seen() -> None:
     checked_with_what_is_no_number(compiled(graph, params_of(graph)), normal(2, 128, 7, 9), (4, 5), (6, 8))
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = pixel((1, 200, 14, 14), 192)
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 200, 14, 14)})

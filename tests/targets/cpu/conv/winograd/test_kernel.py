@@ -46,6 +46,7 @@ def test_every_number_of_channels(channels: int, filters: int) -> None:
     check(around((2, channels, 10, 11), filters, bias=False), {"x": normal(2, channels, 10, 11)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 3), (2, 2, 2, 2)])
 def test_every_padding(padding: tuple[int, ...]) -> None:
     check(around((1, 64, 12, 11), 64, padding=padding), {"x": normal(1, 64, 12, 11)})
@@ -65,12 +66,13 @@ def test_every_epilogue(act: Activation, residual: bool) -> None:
     check(graph, feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 9, 13), (1, 14, 14), (0, 10, 10), (1, 40, 30)]
     check(around(("n", 64, "h", "w"), 64), *({"x": normal(n, 64, h, w)} for n, h, w in shapes))
 
 
+@pytest.mark.slow
 def test_views_are_read_where_they_lie() -> None:
     x = ops.permute(input("x", f32[1, 12, 14, 64]), order=(-4, -1, -3, -2))
     w = param("w", f32[64, 64, 3, 3])
@@ -98,6 +100,7 @@ def test_strict_programs_sum_in_the_plain_way() -> None:
     assert kernels_of(graph, strict=True) == ["small_conv"]
 
 
+@pytest.mark.slow
 def test_it_serves_only_where_it_wins() -> None:
     for graph in [
         around((1, 32, 14, 14), 64),

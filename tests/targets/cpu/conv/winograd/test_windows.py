@@ -124,7 +124,7 @@ def test_threads_do_not_change_a_bit(dilations: tuple[int, int]) -> None:
     same_by_threads(bound, {"x": normal(1, 40, 30, 30)})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("dilations", [(1, 1), (3, 3)])
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_results_of_16_bits_take_larger_patches(dtype: DType, dilations: tuple[int, int]) -> None:
