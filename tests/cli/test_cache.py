@@ -37,6 +37,7 @@ def test_status_tells_what_there_is(shell: Shell, folder: Path, layer: str) -> N
     assert f"folder   {folder}" in text and "1 program" in text and "problem" not in text
 
 
+@pytest.mark.slow
 def test_status_tells_why_there_is_no_cache(shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     folder.chmod(0o777)

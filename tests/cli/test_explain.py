@@ -136,11 +136,13 @@ def test_sizes_are_specialised(shell: Shell, layer: str) -> None:
     assert special["assumed_sizes"] == {} and special["kernels"][0]["type"] == "f32[16, 3]"
 
 
+@pytest.mark.slow
 def test_one_of_several_sizes_may_stay_open(shell: Shell) -> None:
     model = SMALL["llama_step"].replace("batch=1", "batch=b")
     assert shell("explain", model, "--size", "b=2", "--json").data["assumed_sizes"].keys() == {"p"}
 
 
+@pytest.mark.slow
 def test_a_summary_fits_a_screen_and_all_can_be_asked_for(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     steps = [f"  %{i} = relu({'x' if i == 0 else f'%{i - 1}'}) : f32[{n}]" for i, n in enumerate([4] * 20)]

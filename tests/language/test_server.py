@@ -261,6 +261,7 @@ def test_a_key_is_needed_where_there_is_one(model: LanguageModel) -> None:
     service.engine.close()
 
 
+@pytest.mark.slow
 def test_a_full_queue_says_so_and_the_others_are_served(model: LanguageModel) -> None:
     with served(model, slots=1, waiting=1) as server:
         statuses: list[int] = []

@@ -154,7 +154,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +198,7 @@ def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
         program.report  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)

@@ -68,6 +68,7 @@ def scans(x: Value, axis: int) -> dict[str, Value]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes"),
     [
@@ -194,6 +195,7 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axis", [-2, -3])
 def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
     """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
@@ -272,6 +274,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
             runner.run(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_images_are_resized_and_sampled(dtype: DType) -> None:
     x, grid = input("x", dtype[2, 9, 5, 4]), input("grid", dtype[2, 3, 7, 2])

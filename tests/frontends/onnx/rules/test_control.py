@@ -51,6 +51,7 @@ def test_a_condition_that_is_known_leaves_one_branch() -> None:
     assert_like_onnxruntime(made, {"x": xs(3, 2)})
 
 
+@pytest.mark.slow
 def test_branches_may_give_different_sizes() -> None:
     made = model(
         [branches([node("Concat x x -> a", axis=0)], ["Neg x -> b"]), "Exp y -> z", "Shape z -> s"],
