@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import socket
+import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,11 +16,12 @@ from dovetail.cli import place
 from dovetail.cli.command import Answer, Argument
 from dovetail.cli.progress import tell
 from dovetail.errors import LoadError, OptionError
-from dovetail.runtime.hosts import WORKER, Member, Reporter, supervise
+from dovetail.runtime.hosts import Member, Reporter, supervise
 from dovetail.train.trainer import Metrics
 from dovetail.version import __version__
 
 AUTO = "auto"
+WORKER = (sys.executable, "-m", "dovetail.cli.worker")
 _RANKS = (("WORLD_SIZE", "RANK"), ("SLURM_NTASKS", "SLURM_PROCID"))
 """Variables of launchers: how many processes there are, and which one this is."""
 

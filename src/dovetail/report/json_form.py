@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, cast
 
 from dovetail.report.record import SCHEMA_VERSION, Boundary, FusedEntry, Kernel, MissedEntry, Node
 from dovetail.report.report import Report
@@ -75,7 +75,7 @@ def _missed(entry: MissedEntry) -> dict[str, Any]:
         if name == "node":
             told |= {"node": entry.node.name, "op": entry.node.op, "where": entry.node.where}
         else:
-            told[name] = list(value) if isinstance(value, tuple) else value
+            told[name] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
     return told
 
 

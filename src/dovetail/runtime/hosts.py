@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -200,5 +199,4 @@ class Reporter:
         os._exit(0)
 
 
-WORKER = (sys.executable, "-m", "dovetail.cli.worker")
-__all__ = ["WORKER", "Member", "Reporter", "supervise"]
+__all__ = ["Member", "Reporter", "supervise"]

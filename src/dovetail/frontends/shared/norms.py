@@ -42,7 +42,8 @@ def channel_moments(x: Value) -> tuple[Value, Value]:
 
 def batch_norm(x: Value, gain: Value | None, shift: Value | None, mean: Value, variance: Value, eps: float) -> Value:
     """Channels shifted and scaled by statistics, which may be wider than x; the result is x's."""
-    widest = max((x.dtype, mean.dtype, *([] if gain is None else [gain.dtype])), key=lambda dtype: dtype.bits)
+    dtypes = [x.dtype, mean.dtype] + ([] if gain is None else [gain.dtype])
+    widest = max(dtypes, key=lambda dtype: dtype.bits)
     middle, spread = (by_channel(cast(v, widest), x.rank) for v in (mean, variance))
     scale, bias = (None if v is None else by_channel(cast(v, widest), x.rank) for v in (gain, shift))
     return cast(affine((cast(x, widest) - middle) * ops.rsqrt(spread + eps), scale, bias), x.dtype)

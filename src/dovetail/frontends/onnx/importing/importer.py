@@ -312,12 +312,17 @@ class Import(Importer):
         if inner.depth > DEEPEST:
             raise LoadError(f"bodies nest deeper than {DEEPEST}", hint="check how the model was written")
         inner.values |= {info.name: value for info, value in zip(graph.input, arguments, strict=True)}
+        recorder = self.builder.recorder
+        around = recorder.place
+        if scope.attrs is None:
+            recorder.place = None  # outside of functions, nodes of a body have names of their own
         self._traced += captured is not None
         try:
             self._initialize(graph, inner)
             results = results_of(self, graph.node, inner, partial(self._outputs, graph))
         finally:
             self._traced -= captured is not None
+            recorder.place = around
         return tuple(results if captured is None else with_binders(results, inner.values.values()))
 
 
