@@ -193,13 +193,13 @@ def _missed_between(
     edges: Sequence[tuple[Value, Sequence[Value], Value]],
 ) -> Missed:
     told = [
-        f"{', '.join(v.op.name for v in chain)} between {made.op.name} and {reader.op.name}"
+        f"{', '.join(v.op.name for v in chain)} stands in between {made.op.name} and {reader.op.name}"
         for made, chain, reader in edges
     ]
     between = tuple(dict.fromkeys(v for _, chain, _ in edges for v in chain))
     covers = tuple(dict.fromkeys([root, *bound.covered.values(), *between]))
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
-    message = f"all its ops are there, with {' and '.join(dict.fromkeys(told))}"
+    message = f"all its ops are there; {', '.join(dict.fromkeys(told))}"
     return Missed(
         op.name, variant.label, root, covers, BETWEEN, message, "", caught=caught, results=(root,), between=between
     )
