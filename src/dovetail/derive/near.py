@@ -89,7 +89,7 @@ def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:
 
 def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
     variant, bound = tries[0]
-    wanted = ", ".join(dict.fromkeys(b.forgiven.wanted for _, b in tries if b.forgiven is not None))
+    wanted = ", ".join(dict.fromkeys(b.forgiven.expected for _, b in tries if b.forgiven is not None))
     found = bound.forgiven.found if bound.forgiven is not None else ""
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     message = f"all but one op match: found {found}, where {op.name} takes {wanted}"
