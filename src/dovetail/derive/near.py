@@ -102,7 +102,7 @@ def _is_whole(variant: Variant, bound: Bound, forgiven: Mismatch) -> bool:
 
 def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
     variant, bound = tries[0]
-    wanted = ", ".join(dict.fromkeys(b.forgiven.wanted for _, b in tries if b.forgiven is not None))
+    wanted = ", ".join(dict.fromkeys(b.forgiven.expected for _, b in tries if b.forgiven is not None))
     found = bound.forgiven.found if bound.forgiven is not None else ""
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     kind = bound.forgiven.kind if bound.forgiven is not None else "op"
