@@ -29,7 +29,8 @@ from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 from dovetail.targets.runtime.arrays.feeds import bind_leaves
 
 ROUNDINGS = 8
-"""How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""
+"""How many roundings of its dtype a number may have that an edit writes or reads: it is kept in that dtype, not in
+float64."""
 SAMPLES = 3
 """How many of the edits that are alike are evaluated."""
 Where = Literal["float64", "program"]
@@ -279,7 +280,9 @@ class _Sample:
 
     def _bound(self) -> float:
         bound = BOUNDS[self.made.edit.numerics]
-        if not self.scope.writes_numbers:
+        # One over a count, rounded to its dtype, is taken for one over that count.
+        read = self.scope.drops_numbers and self.made.edit.numerics != "exact"
+        if not (self.scope.writes_numbers or read):
             return bound
         dtypes = [t.dtype for v in self.made.edit.before for t in tensors(v.type)]
         return max([bound, *(ROUNDINGS * dtype.roundoff for dtype in dtypes)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dovetail.errors import LoadError
@@ -50,13 +51,13 @@ def runner_of(plan: Plan, part: Part, params: Mapping[str, Array], settings: Set
     """The plan with the code and the packed weights of a part."""
     said = part.said
     image = LoadedImage(Image.of_dict(part.code, said["image"]))
-    jobs = read_jobs(plan, said["jobs"], RECORDS, lambda step: _control(plan, step, said["device"]))
+    jobs = read_jobs(plan, said, RECORDS, lambda step: _control(plan, step, said["device"]))
     functions = [LoadedFunction(image.address(_name_of(job.kernel)), image, b"") for job in with_kernels(jobs)]
     graph = NativeGraph(
         plan, threads=settings.threads or None, built=at_addresses(jobs, functions), pool_code=_PoolCode(image)
     )
     memory = Memory(plan, prove=False)
-    memory.sizes = {str(name): int(size) for name, size in said["sizes"].items()}
+    memory.sizes = {str(name): int(size) for name, size in said["bound_sizes"].items()}
     values = plan.graph.values
     for index, array in said["own"]:
         memory.own[values[index]] = part.arrays[array]
@@ -90,9 +91,11 @@ def _name_of(kernel: Kernel | Template) -> str:
 def _control(plan: Plan, step: Step, device: Any) -> Control | None:
     """Branches and loops are selected again, for the device they were compiled for; their code is in the image."""
     from dovetail.targets.cpu.backend import backend_for  # few programs branch or loop
+    from dovetail.targets.cpu.claims import CLAIMS
     from dovetail.targets.runtime.building.build import builder_of
 
-    return builder_of(plan, backend_for(Reader((), RECORDS).read(device))).control(step)
+    plan = replace(plan, rules=CLAIMS.memory)
+    return builder_of(plan, backend_for(Reader((), RECORDS, ()).read(device))).control(step)
 
 
 __all__ = ["chosen", "runner_of"]

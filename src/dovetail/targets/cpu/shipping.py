@@ -62,7 +62,7 @@ def _part(plan: Plan, params: Mapping[str, Array], name: str, store: CodeStore |
     arrays: list[Array] = []
     device = JsonWriter({}, backend.records).spell(here.device)
     said: dict[str, Any] = {
-        "jobs": spelled,
+        **spelled,
         "image": image.as_dict(),
         "device": device,
         **_bound(runner, arrays),
@@ -102,7 +102,7 @@ def _bound(runner: NativeRunner, arrays: list[Array]) -> dict[str, Any]:
             own.append([number[root], index_of(held.reshape(-1).view(np.uint8))])
     packed = [index_of(runner.packed(binding)) for binding in packed_bindings(sections).values()]
     sizes = dict(memory.sizes)
-    return {"own": own, "pool": pool, "packed": packed, "sizes": sizes}
+    return {"own": own, "pool": pool, "packed": packed, "bound_sizes": sizes}
 
 
 __all__ = ["POOL", "parts"]

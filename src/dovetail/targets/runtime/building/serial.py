@@ -1,7 +1,9 @@
 """The jobs of a plan and their machine code as bytes, so that another process need not select and compile kernels.
 
 A job is spelled field by field as JSON: numbers and text as they are, everything else as a list that starts with its
-kind. Values of the plan are stored as their indices in the walk. A stored kernel has no text: it is machine code.
+kind. Values of the plan are stored as their indices in the walk, sizes as indices into a table of those that are known
+later: sizes of tiles repeat, and as text they are longer than any that people write. A stored kernel has no text: it is
+machine code.
 """
 
 from __future__ import annotations
@@ -9,14 +11,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from typing import Any, TypeAlias, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
-from dovetail.ir.size_text import parse_size
+from dovetail.ir.dim import Atom, Compound, Dim, Monomial, Symbol
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, Template
@@ -38,16 +39,16 @@ class NotSerializable(Exception):
 
 def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend) -> bytes:
     """Jobs whose kernels are in memory, with their code."""
-    spelled, distinct = spelled_jobs(plan, jobs, backend)
+    content, distinct = spelled_jobs(plan, jobs, backend)
     objects = [backend.code.object_of(name) for name in distinct]
     listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
-    head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
+    head = json.dumps({**content, "modules": listed}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
 
 def spelled_jobs(
     plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend
-) -> tuple[list[Any], dict[str, Module]]:
+) -> tuple[dict[str, Any], dict[str, Module]]:
     """Jobs as JSON, and the modules of their code by name; those of branches and loops are not among them."""
     writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
     # Steps with equal signatures share a kernel: its modules are written once.
@@ -56,17 +57,18 @@ def spelled_jobs(
     bare = {at: _bare(job.kernel, modules[at][-1].name) for at, job in kernels.items()}
     stored = [_with_bare_kernels(job, bare) if isinstance(job, Job) else job for job in jobs]
     spelled = [_CONTROL if isinstance(job, Control) else writer.spell(job) for job in stored]
-    return spelled, {m.name: m for each in modules.values() for m in each}
+    content = {"jobs": spelled, "sizes": writer.sizes}
+    return content, {m.name: m for each in modules.values() for m in each}
 
 
 def read_jobs(
-    plan: Plan, spelled: Sequence[Any], records: Registry, control: Callable[[Step], Control | None]
+    plan: Plan, content: Mapping[str, Any], records: Registry, control: Callable[[Step], Control | None]
 ) -> list[Job | Control | None]:
     """The jobs that `spelled_jobs` spelled of an equal plan; `control` makes those of branches and loops."""
-    reader = Reader(plan.graph.values, records)
+    reader = Reader(plan.graph.values, records, read_sizes(content["sizes"]))
     return [
         control(step) if one == _CONTROL else reader.read(one)
-        for step, one in zip(plan.phase("run"), spelled, strict=True)
+        for step, one in zip(plan.phase("run"), content["jobs"], strict=True)
     ]
 
 
@@ -78,7 +80,7 @@ def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | 
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
     builder = cache(lambda: builder_of(plan, backend))
-    jobs = read_jobs(plan, head["jobs"], backend.records, lambda step: builder().control(step))
+    jobs = read_jobs(plan, head, backend.records, lambda step: builder().control(step))
     objects: dict[Module, bytes] = {}
     for name, is_shared, size in head["modules"]:
         objects[Module(name, "", is_shared=is_shared)] = content[start : start + size]
@@ -105,12 +107,15 @@ class JsonWriter:
 
     number: Mapping[Value, int]
     records: Registry
+    sizes: list[Any] = field(default_factory=list[Any])
+    """The sizes that were spelled, each after those that it is made of."""
+    _size_indices: dict[Dim, int] = field(default_factory=dict[Dim, int])
 
     def spell(self, item: Any) -> Any:
         if item is None or isinstance(item, bool | int | str | float):
             return item
         if isinstance(item, Dim):
-            return ["size", str(item)]
+            return ["size", self._size(item)]
         if isinstance(item, Value):
             return self._value(item)
         if isinstance(item, tuple):
@@ -122,7 +127,21 @@ class JsonWriter:
         name = self.records.name_of(kind)
         if name is None:
             raise NotSerializable(f"a {kind.__module__}.{kind.__qualname__}")
-        return [name, *[self.spell(getattr(item, field.name)) for field in fields(item) if field.init]]
+        return [name, *[self.spell(getattr(item, f.name)) for f in fields(item) if f.init]]
+
+    def _size(self, size: Dim) -> int:
+        """The index of a size in the table."""
+        index = self._size_indices.get(size)
+        if index is None:
+            terms = [[coefficient, *map(self._atom, monomial)] for monomial, coefficient in size.terms]
+            index = self._size_indices[size] = len(self.sizes)
+            self.sizes.append(terms)
+        return index
+
+    def _atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Symbol):
+            return atom.name
+        return [atom.kind, self.spell(atom.left), self.spell(atom.right)]
 
     def _value(self, value: Value) -> Any:
         if value in self.number:
@@ -138,6 +157,7 @@ class Reader:
 
     values: Sequence[Value]
     records: Registry
+    sizes: Sequence[Dim]
 
     def read(self, spelled: Any) -> Any:
         if not isinstance(spelled, list):
@@ -158,8 +178,29 @@ class Reader:
     def read_item(self, parts: list[Any]) -> Value:
         return leaf.item(self.values[int(parts[0])], int(parts[1]))
 
-    def read_size(self, parts: list[Any]) -> Size:
-        return parse_size(parts[0])
+    def read_size(self, parts: list[Any]) -> Dim:
+        return self.sizes[int(parts[0])]
+
+
+def read_sizes(table: Sequence[Any]) -> list[Dim]:
+    """The sizes of a table that `JsonWriter` filled. Their terms are in order, and are not sorted again."""
+    sizes: list[Dim] = []
+
+    def part(spelled: Any) -> Dim | int:
+        return spelled if isinstance(spelled, int) else sizes[int(spelled[1])]
+
+    def atom(spelled: Any) -> Atom:
+        if isinstance(spelled, str):
+            return Symbol(spelled)
+        kind, left, right = spelled
+        return Compound(kind, part(left), part(right))
+
+    def monomial(spelled: Sequence[Any]) -> Monomial:
+        return tuple([atom(one) for one in spelled])
+
+    for terms in table:
+        sizes.append(Dim(tuple([(monomial(atoms), int(coefficient)) for coefficient, *atoms in terms])))
+    return sizes
 
 
 _Read: TypeAlias = Callable[[Reader, list[Any]], Any]
@@ -171,4 +212,13 @@ _BUILT_IN: Mapping[str, _Read] = {
     "map": Reader.read_map,
 }
 
-__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "read_jobs", "spelled_jobs", "to_bytes"]
+__all__ = [
+    "JsonWriter",
+    "NotSerializable",
+    "Reader",
+    "from_bytes",
+    "read_jobs",
+    "read_sizes",
+    "spelled_jobs",
+    "to_bytes",
+]
