@@ -31,5 +31,6 @@ def test_equal_layers_are_one_block_as_often_as_they_come() -> None:
     assert len(set(listed)) == len(listed) and set(listed) <= {k.name for k in report.kernels}
 
 
+@pytest.mark.slow
 def test_what_does_not_repeat_is_no_block() -> None:
     assert explain(chain(1).graph(), target="cpu").repeats == ()

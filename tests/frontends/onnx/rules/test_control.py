@@ -112,6 +112,7 @@ def test_constants_of_a_branch() -> None:
     assert_like_onnxruntime(made, {"c": np.array(True), "x": xs(3, 3)}, {"c": np.array(False), "x": xs(3, 3)})
 
 
+@pytest.mark.slow
 def test_names_from_two_levels_up() -> None:
     inner = branches(["Mul x outer -> a"], ["Add x middle -> b"])
     inner.output[0] = "a"
@@ -140,6 +141,7 @@ def squeezing(opset: int = 13) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 def test_a_squeeze_of_a_size_that_is_not_known_asks_for_it_to_be_1() -> None:
     made = squeezing()
     assert_like_onnxruntime(made, {"x": xs(3, 1)}, {"x": xs(5, 1)})
