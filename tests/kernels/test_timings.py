@@ -16,11 +16,11 @@ from benchmarks.cuda import fit_timings
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.fma_tile_choice import fma_tile_of
-from dovetail.kernels.gpu.gemm.tile import H200, PIPELINED_TILES, split_of
+from dovetail.kernels.gpu.gemm.tile import PIPELINED_TILES, split_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
 from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.kernels.timings.record import FOLDER, GpuTimings, read, timings_of
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200
 
 SRC = Path(dovetail.__file__).parent
 ROOMS = ("kernels/gpu", "kernels/loops", "targets/gpu", "targets/cuda")

@@ -16,7 +16,6 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Prefetch, Statement, SubGrid, When
 from dovetail.kernels.loops.persistent.kernel import NEXT
@@ -24,6 +23,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, part_in, starts_l
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints

@@ -18,12 +18,12 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, GroupTile
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.gpu.steps import locations_of

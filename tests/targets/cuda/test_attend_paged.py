@@ -18,13 +18,13 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row import offer_paged
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import Passes
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.problems.attention import Attention, paged_attention
 from dovetail.kernels.spec import Job
 from dovetail.plan.alias import Alias, dense_strides, find_aliases
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.lockstep import Machine
 from tests.tolerances import assert_close

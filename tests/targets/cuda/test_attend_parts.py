@@ -15,7 +15,6 @@ import dovetail
 from dovetail.ir.dtype import bf16, bool_, i64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Amend,
@@ -50,6 +49,7 @@ from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index, narrowed
 from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.kernels.loops.persistent.trace import moments
 from dovetail.kernels.request import Request, Role
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs import runner
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

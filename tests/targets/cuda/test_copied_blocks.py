@@ -14,11 +14,11 @@ import dovetail
 from dovetail import library, ops
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyBulk
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -16,7 +16,6 @@ from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16,
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.fp8_cast import FORMATS
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order import sort_passes
 from dovetail.kernels.gpu.order.sort_passes import SortPolicy
 from dovetail.ops.detection import grid_sample
@@ -24,6 +23,7 @@ from dovetail.ops.resize import resize
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of

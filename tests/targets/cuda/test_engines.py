@@ -10,9 +10,9 @@ from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.engines import BLOCKS, DENSE
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import locations_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.target import Considered

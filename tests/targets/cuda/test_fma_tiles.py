@@ -16,11 +16,11 @@ from dovetail.kernels.gpu.gemm import fma_tile_choice
 from dovetail.kernels.gpu.gemm.fma import FmaTile
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
 from dovetail.kernels.gpu.gemm.fragments import Factor
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.ir import Call, CopyAsync, Expr, Extent, Tensor, ThreadIndex
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes

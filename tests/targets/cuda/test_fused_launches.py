@@ -14,13 +14,13 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, ClusterBarrier, Kernel
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate

@@ -14,11 +14,12 @@ from dovetail import Graph, Value, library
 from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import narrow_results, tile
-from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import MultiplyShared
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes

@@ -15,7 +15,6 @@ import dovetail
 from dovetail import Graph, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -35,6 +34,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.prefetched import Bytes, prefetched_bytes

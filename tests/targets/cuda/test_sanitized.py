@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, CopyBulk, Kernel, SubGrid
 from dovetail.kernels.loops.persistent.stream import THREADS
 from dovetail.models import LlamaShape
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda import sanitized

@@ -16,8 +16,8 @@ from dovetail.errors import DovetailError
 from dovetail.ir.dtype import f16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 

@@ -18,10 +18,10 @@ from dovetail.ir.dtype import DType, f16, f32, f64, i32
 from dovetail.kernels.gpu.gemm import fma
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
 from dovetail.kernels.gpu.gemm.stream_k import Spans
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of

@@ -15,12 +15,11 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate

@@ -11,12 +11,12 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.gemv.stream_products import StreamProducts
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyBulk, LoadMatrices, MultiplyMatrices, Statement
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.judged import run_in_lockstep

@@ -13,12 +13,12 @@ import pytest
 from dovetail import Graph, library
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, GridBarrier, Kernel, Loop
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes

@@ -16,7 +16,6 @@ from dovetail import Graph, library
 from dovetail.errors import DeviceError
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Receive
 from dovetail.kernels.loops.persistent.passes import part_in
@@ -26,6 +25,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.driver.api import STUCK, error_of
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs import runner
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.fake_driver import FakeLibrary

@@ -9,10 +9,10 @@ import pytest
 
 from dovetail import Graph, ops
 from dovetail.ir.dtype import f32
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA, MMA_TF32
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, in_lockstep

@@ -20,11 +20,12 @@ from dovetail.kernels.gpu.conv import convolve
 from dovetail.kernels.gpu.conv import folded as convolve_folded
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.gpu.gemm.tile import H200, TALL_TILES, BlockTile, pipelined_split_of
+from dovetail.kernels.gpu.gemm.tile import TALL_TILES, BlockTile, pipelined_split_of
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Tensor
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of

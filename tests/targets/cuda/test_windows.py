@@ -14,11 +14,11 @@ from dovetail.ir.dtype import bf16, f16, f32, f64, i32
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile
-from dovetail.kernels.gpu.gemm.tile import H200, split_of
+from dovetail.kernels.gpu.gemm.tile import split_of
 from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.target import TARGET
 from dovetail.targets.gpu.stored import from_bytes, to_bytes

@@ -16,7 +16,6 @@ from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16, u64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -41,6 +40,7 @@ from dovetail.kernels.loops.persistent.words import PartWords, Received, Words
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
