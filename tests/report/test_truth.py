@@ -30,7 +30,6 @@ Drawn = tuple[Graph, dict[str, NDArray[Any]]]
 EXPORTERS = Path(__file__).parents[1] / "data" / "exporters"
 
 
-
 def test_a_missing_kernel_is_blamed_only_where_the_op_fits() -> None:
     """No target has a kernel for a whole layer; two products with a relu each are none."""
     x, w, u = ops_input("x", 64, 128), ops_input("w", 128, 256), ops_input("u", 256, 128)

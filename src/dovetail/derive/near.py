@@ -136,7 +136,11 @@ class _Passing:
         if len(computed) != 1 or computed[0].op in leaf.LEAVES:
             return None
         (under,) = computed
-        return under if (value.op.elementwise or value.op in _ORDERS) and value.tensor.count == under.tensor.count else None
+        return (
+            under
+            if (value.op.elementwise or value.op in _ORDERS) and value.tensor.count == under.tensor.count
+            else None
+        )
 
 
 def moves_out(value: Value) -> bool:

@@ -23,9 +23,11 @@ from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import NEAR, Applied
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
-from dovetail.ir.graph import Graph
+from dovetail.ir.dtype import i8, u8
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
-from dovetail.ops.region import anchor_of, region
+from dovetail.ops.region import anchor_of, region, steps
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
@@ -237,9 +239,24 @@ def _kernel(
         on_host=by.on_host,
         lacks=by.lacks,
         form=by.variant or "",
+        anchor=_anchor(kernel),
+        bound="arithmetic" if machine.work(priced, sizes) > machine.traffic(priced, sizes) else "memory",
         rounding=by.rounding,
         error=error,
     )
+
+
+def _anchor(kernel: Value) -> str:
+    """What a region is around, in words; nothing of a region of elementwise steps alone."""
+    body: Subgraph | None = kernel.attrs["body"] if kernel.op is region else None
+    anchor = None if body is None else anchor_of(body)
+    if body is None or anchor is None:
+        return ""
+    dtypes = {t.dtype for v in kernel.operands for t in tensors(v.type)}
+    is_product = estimate(kernel_cost(kernel).dense) > 0
+    narrow = " int8" if is_product and anchor.dtype.is_integer and not dtypes.isdisjoint((i8, u8)) else ""
+    count = len(steps(body))
+    return f"{anchor.op.name}{narrow} + {count} step{'s' if count > 1 else ''}"
 
 
 def _joins(setup: Setup) -> frozenset[str]:

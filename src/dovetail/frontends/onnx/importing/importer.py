@@ -195,7 +195,9 @@ class Import:
                     f"more than {MOST_NODES:,} nodes once functions are written out", hint="check how they nest"
                 )
             before = recorder.place
-            recorder.place = before or origins_of(proto)
+            # Nodes of a body have names of their own; those of a function stand for every call.
+            is_own = not before or (scope.outer is not None and bool(proto.name))
+            recorder.place = origins_of(proto) if is_own else before
             try:
                 self._node(proto, scope)
             except DovetailError as error:
