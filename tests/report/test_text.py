@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail import Graph, ops
+from dovetail import Graph, Value, ops
 from dovetail.cli.model import graph_of
 from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
@@ -113,3 +113,16 @@ def test_kernels_are_called_by_what_they_are_around() -> None:
     assert [k.title for k in told.kernels if k.phase == "run"] == ["matmul + 3 steps"]
     (bound,) = [line for line in str(told).splitlines() if line.startswith("BOUND")]
     assert bound.startswith("BOUND   100 %   matmul + 3 steps by arithmetic")
+
+
+def test_the_inside_of_a_loop_is_told() -> None:
+    h, xs, w = input("h", f32[4, 64]), input("xs", f32[100, 4, 64]), param("w", f32[64, 64])
+
+    def step(state: Value, x: Value, w: Value) -> tuple[Value, Value]:
+        new = ops.tanh(state @ w + x)
+        return new, new
+
+    report = explain(Graph.of(ops.scan(step, [h], [xs], captures=[w]).outputs[0]))
+    (loop,) = [k for k in report.kernels if k.op == "scan"]
+    assert loop.inside and "matmul" in loop.inside[0]
+    assert f"inside: {loop.inside[0]}" in str(report) and "BOUND" not in str(report)

@@ -110,6 +110,8 @@ class Kernel:
     """Of a region what it is around, with the number of elementwise steps: `conv + 11 steps`."""
     bound: str = ""
     """What its time is bound by: `arithmetic`, or `memory`."""
+    inside: tuple[str, ...] = ()
+    """Of a branch or a loop, the kernels of its bodies in words: how many of each, and what they take in a trip."""
     rounding: str = ""
     """What it rounds before it multiplies; "" where products are those of its dtype."""
     error: float | None = None

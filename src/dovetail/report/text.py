@@ -214,12 +214,15 @@ def _kernels(report: Record, everything: bool) -> list[Line]:
         predicted = f", predicted {time_text(sum(k.seconds for k in groups[key]))}" if measured is not None else ""
         price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
         lines.append(_line("KERNEL", "note", len(groups[key]), op, price, f"{predicted}{where}   {short_type(type)}"))
+        inside = dict.fromkeys(", ".join(k.inside[:_MOST_OPS]) for k in groups[key] if k.inside)
+        lines += [line(" " * _MARK, Piece(f"inside: {told}", "dim"), hang=_MARK + 2) for told in inside]
     rest = ranked[most:]
     if rest and total:
         seconds = sum(spent[key] for key in rest)
         count = sum(len(groups[key]) for key in rest)
         lines.append(_others("KERNEL", "note", count, f"{time_text(seconds):>9}", seconds / total))
     deciding = [key for key in ranked[:_MOST_DECIDING] if total and spent[key] >= _DECIDES * total and not key[2]]
+    deciding = [key for key in deciding if not any(k.inside for k in groups[key])]
     lines += _bounds([(key[0], spent[key] / total, groups[key]) for key in deciding])
     if measured is not None:
         over = measured.overhead_seconds
