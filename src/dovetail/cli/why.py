@@ -204,7 +204,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     if story.considered:
         lines += [
             line(),
-            line("kernels that were considered, the preferred first"),
+            line("kernels that were considered, the preferred first; priced alike on every host"),
             *map(_considered, story.considered),
         ]
     if story.apart:
