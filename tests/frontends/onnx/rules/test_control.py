@@ -217,3 +217,13 @@ def test_deep_nesting_is_imported_once_a_level() -> None:
     started = time.process_time()
     import_model(made)
     assert time.process_time() - started < 5
+
+
+def test_nodes_of_a_branch_that_is_taken_keep_their_names() -> None:
+    """Every node of a model with two rates was told as the If around it."""
+    named = onnx.helper.make_node("Exp", ["x"], ["a"], name="encoder/exp")
+    plain = onnx.helper.make_node("Tanh", ["x"], ["b"], name="decoder/tanh")
+    made = model([branches([named], [plain])], {"c": FLAG, "x": f32[3]}, ["y"])
+    for flag, name in ((True, "encoder/exp (Exp)"), (False, "decoder/tanh (Tanh)")):
+        graph = import_model(made, fixed={"c": np.array(flag)})
+        assert graph.where(graph.outputs["y"]) == name
