@@ -12,6 +12,7 @@ from dovetail.report.lock import Lock, read_lock
 from tests.cli.commands import Shell
 
 
+@pytest.mark.slow
 def test_a_lock_is_kept_until_a_fusion_is_lost(shell: Shell, layer: str, tmp_path: Path) -> None:
     place = str(tmp_path / "layer.lock")
     said = shell("lock", layer, "--lock", place)
@@ -76,6 +77,7 @@ def test_a_lock_names_its_placement(tmp_path: Path) -> None:
         read_lock(f"{made}place x\n", "lock")
 
 
+@pytest.mark.slow
 def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> None:
     model = str(tmp_path / "regions.txt")
     text = "graph regions(x: f32[4, 8], z: f32[4, 8]) {\n  %0 = add(x, z) : f32[4, 8]\n  %1 = exp(%0) : f32[4, 8]\n"
@@ -86,6 +88,7 @@ def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> 
     assert said.code == 0 and "GAINED" not in said.out
 
 
+@pytest.mark.slow
 def test_a_graph_in_a_file_of_any_name_has_its_lock_beside_it(shell: Shell, layer: str, tmp_path: Path) -> None:
     saved = tmp_path / "model.dt"
     saved.write_text(Path(layer).read_text(encoding="utf-8"), encoding="utf-8")

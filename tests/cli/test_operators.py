@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail.frontends.onnx.rules import REGISTRY
 from tests.cli.commands import Shell
 
 
+@pytest.mark.slow
 def test_every_rule_is_listed(shell: Shell) -> None:
     said = shell("operators")
     assert said.code == 0 and not said.err

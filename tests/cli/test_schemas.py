@@ -61,6 +61,7 @@ def test_every_schema_says_its_version(name: str) -> None:
         assert one["properties"]["schema_version"] == {"const": 1} and "schema_version" in one["required"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

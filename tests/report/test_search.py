@@ -39,6 +39,7 @@ def report() -> Report:
     return explain(graph_of(SMALL["bert"]), target="cpu", engine="egraph")
 
 
+@pytest.mark.slow
 def test_a_report_has_what_the_search_looked_at(report: Report) -> None:
     search = report.search
     assert search is not None
@@ -61,6 +62,7 @@ def test_the_search_is_in_the_json_form(report: Report) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_without_a_search_there_is_nothing_to_tell() -> None:
     greedy = explain(graph_of(SMALL["bert"]), target="cpu", engine="greedy")
     assert greedy.search is None and json.loads(as_json(greedy))["search"] is None

@@ -93,6 +93,7 @@ def _awaited(path: Path) -> str:
     raise AssertionError(f"{path} is not written")
 
 
+@pytest.mark.slow
 def test_all_ends_when_the_worker_is_done(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     run = Run(tmp_path)

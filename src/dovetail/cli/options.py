@@ -73,6 +73,20 @@ JSON = Argument(
     "--json", "print data for programs instead of text for people", {"action": "store_true"}, group="output"
 )
 
+GATES = (
+    Argument(
+        "--require",
+        "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",
+        {"metavar": "RULE=COUNT", "action": "append", "default": []},
+        group="gates",
+    ),
+    Argument(
+        "--require-clean",
+        "fail if any fusion was missed for another reason than cost",
+        {"action": "store_true"},
+        group="gates",
+    ),
+)
 COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
 _SEED = 0
 

@@ -7,6 +7,7 @@ from dataclasses import field, fields
 from typing import Any, Literal
 
 from dovetail.dataclass import dataclass
+from dovetail.derive.missed import BETWEEN, NEAR
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
@@ -71,7 +72,7 @@ class MissedEntry:
     bytes: int = field(metadata=shown("moves", "bytes"))
     """What moves between the kernels that it would have made one."""
     seconds: float
-    """What the gaps cost that no other miss has the price of."""
+    """What the gaps cost that no other miss has the price of; of ops in between, what leaving them out gains."""
     kernels: tuple[str, ...] = ()
     gain_seconds: float = field(default=0.0, metadata=shown("the hint gains", "seconds"))
     """What following the hint is predicted to gain in a run."""
@@ -79,6 +80,14 @@ class MissedEntry:
     """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
     instead: str = field(default="", metadata=shown("priced at the miss of"))
     """The rule that has the price, where another miss is about the same gap."""
+    between: tuple[str, ...] = ()
+    """The ops that stand between two of the pattern, where those alone keep it from matching."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the model computes something else there, so that it has lost nothing: another op than the pattern's,
+        or one in between that computes, or that costs nothing."""
+        return self.reason == NEAR or (self.reason == BETWEEN and not (self.gain_seconds or self.instead))
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,7 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
 
 
 def _apart(report: Record, everything: bool) -> list[Line]:
+    """What kernels hand to each other in memory, by reason; one by one where everything is listed."""
     groups: dict[str, _Group] = {}
     for boundary in report.boundaries:
         groups.setdefault(boundary.reason, _Group()).add(boundary.bytes, boundary.seconds, "")
@@ -337,6 +338,18 @@ def _apart(report: Record, everything: bool) -> list[Line]:
         _line("APART", "dim", g.count, reason, f"moves {bytes_text(g.bytes):>9}, {time_text(g.seconds)}")
         for reason, g in ranked[:most]
     ]
+    if everything:
+        place = {k.name: next((n.where for n in reversed(k.works_for) if n.where), k.name) for k in report.kernels}
+        lines += [
+            line(
+                " " * _MARK,
+                Piece(f"{b.rule} {b.reason}" if b.rule else b.reason, "strong"),
+                f"  {_short(place.get(b.producer, b.producer))} → {_short(place.get(b.consumer, b.consumer))}: "
+                f"{b.message}, {bytes_text(b.bytes)}, {time_text(b.seconds)}",
+                hang=_MARK + 2,
+            )
+            for b in sorted(report.boundaries, key=lambda b: -b.seconds)
+        ]
     rest = [g for _, g in ranked[most:]]
     if rest:
         moved = f"move  {bytes_text(sum(g.bytes for g in rest)):>9}, {time_text(sum(g.seconds for g in rest))}"

@@ -103,6 +103,7 @@ def _upper_share(a: float, x: float) -> float:
     return math.exp(-x) * sum(x**k / math.factorial(k) for k in range(int(a)))
 
 
+@pytest.mark.slow
 def test_incomplete_gamma_of_whole_orders() -> None:
     """Of a whole order a, the upper share is exp(-x) times the first a terms of the exponential series."""
     a, x = np.meshgrid([1.0, 2.0, 5.0, 30.0], [1e-3, 0.5, 1.0, 4.9, 5.1, 31.0, 200.0])
@@ -161,6 +162,7 @@ def test_modified_bessel_functions_of_the_first_kind() -> None:
     assert computed("i0.default", np.array([1e4])) == np.inf
 
 
+@pytest.mark.slow
 def test_modified_bessel_functions_of_the_second_kind() -> None:
     """I0 K1 + I1 K0 = 1 / x ties both orders together, and an integral gives K0 alone."""
     first = [computed(f"special_i{order}e.default", WHERE) for order in (0, 1)]

@@ -72,6 +72,7 @@ def test_errors_in_a_branch_name_the_node_there() -> None:
     assert "inner" in raised.value.where
 
 
+@pytest.mark.slow
 def test_branches_may_give_different_sizes() -> None:
     made = model(
         [branches([node("Concat x x -> a", axis=0)], ["Neg x -> b"]), "Exp y -> z", "Shape z -> s"],
