@@ -16,7 +16,7 @@ from dovetail.report.search import SearchEntry
 from dovetail.report.units import bytes_text, time_text
 
 SCHEMA_VERSION = 1
-Unit = Literal["seconds", "bytes", "text"]
+Unit = Literal["seconds", "bytes", "text", "names"]
 
 
 def shown(label: str, unit: Unit = "text") -> Mapping[str, Any]:
@@ -29,8 +29,9 @@ def facts(entries: Sequence[Any]) -> Iterator[tuple[str, str]]:
     for one in fields(entries[0]) if entries else ():
         label, unit = one.metadata.get("shown", ("", ""))
         values: list[Any] = [value for entry in entries if (value := getattr(entry, one.name))] if label else []
-        if values and unit == "text":
-            yield label, ", ".join(dict.fromkeys(map(str, values)))
+        if values and unit in ("text", "names"):
+            listed = values if unit == "text" else [name for names in values for name in names]
+            yield label, ", ".join(dict.fromkeys(listed))
         elif values:
             yield label, (bytes_text if unit == "bytes" else time_text)(sum(values))
 
@@ -80,7 +81,7 @@ class MissedEntry:
     """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
     instead: str = field(default="", metadata=shown("priced at the miss of"))
     """The rule that has the price, where another miss is about the same gap."""
-    between: tuple[str, ...] = ()
+    between: tuple[str, ...] = field(default=(), metadata=shown("in between:", "names"))
     """The ops that stand between two of the pattern, where those alone keep it from matching."""
 
     @property

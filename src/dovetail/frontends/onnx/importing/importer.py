@@ -318,7 +318,7 @@ class Import(Importer):
         recorder = self.builder.recorder
         around = recorder.place
         if scope.attrs is None:
-            recorder.place = None  # outside of functions, nodes of a body have names of their own
+            recorder.place = ()  # outside of functions, nodes of a body have names of their own
         self._traced += captured is not None
         try:
             self._initialize(graph, inner)
