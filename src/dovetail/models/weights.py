@@ -12,8 +12,8 @@ from dovetail.ir.literal import Array
 
 
 def random_weights(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Small random numbers for every parameter; the same for the same name, type and seed."""
-    found: dict[str, Array] = {}
+    """Return small random numbers for every parameter; the same for the same name, type and seed."""
+    weights: dict[str, Array] = {}
     for value in graph.parameters:
         name, type = str(value.attrs["name"]), value.tensor
         shape = tuple(s for s in type.shape if isinstance(s, int))
@@ -23,5 +23,5 @@ def random_weights(graph: Graph, seed: int = 0) -> dict[str, Array]:
         # Variances and gains must be positive and near 1 for a model to stay in range.
         spread = 0.02 if len(shape) > 1 else 0.1
         centre = 1.0 if name.endswith(("gain", "variance")) else 0.0
-        found[name] = (centre + spread * rng.standard_normal(shape)).astype(type.dtype.numpy)
-    return found
+        weights[name] = (centre + spread * rng.standard_normal(shape)).astype(type.dtype.numpy)
+    return weights
