@@ -99,7 +99,7 @@ def test_gates_see_what_stands_between_two_ops_of_a_rule(
     model = interposed(line)
     said = shell("explain", model, "--require", "attention=2")
     assert said.code == 4 and "attention: 1 of 2" in said.err
-    assert f"op_between: all its ops are there, with {op} between softmax and matmul" in said.err
+    assert f"op_between: all its ops are there; {op} stands in between softmax and matmul" in said.err
     clean = shell("explain", model, "--require-clean", "--json")
     assert clean.code == 4
     (missed,) = [m for m in clean.data["missed"] if m["rule"] == "attention"]
@@ -114,9 +114,9 @@ def test_what_computes_between_two_ops_of_a_rule_is_told_and_no_loss(
     model = interposed(BENT)
     assert shell("explain", model, "--require-clean").code == 0
     said = shell("explain", model, "--require", "attention=2")
-    assert said.code == 4 and "with sinh between softmax and matmul" in said.err
+    assert said.code == 4 and "sinh stands in between softmax and matmul" in said.err
     everything = shell("explain", model, "--all").out
-    assert "NEAR" in everything and "sinh between softmax and matmul" in everything
+    assert "NEAR" in everything and "sinh stands in between softmax and matmul" in everything
 
 
 def test_gaps_are_listed_one_by_one_with_everything(interposed: Callable[[str], str], shell: Shell) -> None:

@@ -64,6 +64,12 @@ def test_a_missing_lock_says_how_to_make_one(shell: Shell, layer: str, tmp_path:
     assert shell("lock", layer, "--lock", str(tmp_path)).code == 1, "a folder is no place for it"
 
 
+def test_a_missing_model_is_said_before_its_lock(shell: Shell, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nosuch.onnx")
+    assert missing in (said := shell.fails(1, "check", missing)) and "lock" not in said.replace(str(tmp_path), "")
+    assert "there is neither a file nor a built-in model 'nosuch'" in shell.fails(1, "check", "nosuch")
+
+
 def test_a_lock_names_its_placement(tmp_path: Path) -> None:
     made = Lock("xla", 1, {}, {}, "dp=2", {"a name: with all.*": "- dp", "x": "dp"})
     assert read_lock(str(made), "lock") == made

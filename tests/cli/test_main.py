@@ -101,6 +101,25 @@ def test_an_option_without_effect_is_refused(shell: Shell, line: list[str], flag
     assert f"{flag} without {needed}" in shell.fails(1, *line)
 
 
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        (["bench", "bert_base_1x12"], "bert_base_1x128"),
+        (["bench", "resnet50", "--vs", "onnxruntme"], "onnxruntime"),
+        (["explain", SMALL["bert"], "--target", "referense"], "reference"),
+    ],
+    ids=["bench", "--vs", "--target"],
+)
+def test_a_misspelt_name_has_the_nearest_in_its_hint(shell: Shell, line: list[str], near: str) -> None:
+    said = shell(*line)
+    assert said.code in (1, 2) and f"did you mean {near}?" in said.err
+
+
+def test_a_size_of_nothing_has_a_hint(shell: Shell) -> None:
+    for command in ("explain", "run", "plan"):
+        assert "write an integer from 1 on, as in --size b=1" in shell.fails(1, command, SMALL["bert"], "--size", "b=0")
+
+
 def test_every_option_that_needs_another_names_one_of_its_command() -> None:
     for command in COMMANDS:
         names = {argument.name for argument in command.arguments}

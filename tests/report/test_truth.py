@@ -29,6 +29,19 @@ from tests.strategies import graphs
 Drawn = tuple[Graph, dict[str, NDArray[Any]]]
 EXPORTERS = Path(__file__).parents[1] / "data" / "exporters"
 
+
+def test_a_missing_kernel_is_blamed_only_where_the_op_fits() -> None:
+    """No target has a kernel for a whole layer; two products with a relu each are none."""
+    x, w, u = ops_input("x", 64, 128), ops_input("w", 128, 256), ops_input("u", 256, 128)
+    for y, target in ((ops.relu(ops.relu(x @ w) @ u), "cpu"), ((x @ w) * ops_input("s", 64, 256), "cuda")):
+        report = dovetail.explain(Graph.of(y), target=target)
+        assert report.boundaries and all(b.reason != "no_kernel" for b in report.boundaries)
+
+
+def ops_input(name: str, *shape: int) -> Value:
+    return leaf.input(name, f32[shape])
+
+
 LEAKY = """graph g(x: f32[5, 5]) {
   %0 = const f32[] -1.0
   %1 = add(x, x) : f32[5, 5]

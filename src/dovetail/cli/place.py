@@ -16,8 +16,8 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.passes.specialize import specialize
-from dovetail.runtime.compile import check_gates, compilation, make_request
 from dovetail.report.lock import is_lock, read_lock
+from dovetail.runtime.compile import check_gates, compilation, make_request
 from dovetail.targets.runtime.arrays.feeds import named_leaf
 from dovetail.targets.xla.presets import AUTO, PRESETS
 from dovetail.train.losses import LOSSES

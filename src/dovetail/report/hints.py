@@ -87,9 +87,7 @@ class Hints:
             return self._stretched(op, guard.hint, miss, homes, wanted)
         return Hint(pays=self._would_pay(op, miss, homes, changes))
 
-    def _would_pay(
-        self, op: FusedOp[...], miss: Missed, homes: Sequence[Value], changes: Mapping[str, object]
-    ) -> bool:
+    def _would_pay(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value], changes: Mapping[str, object]) -> bool:
         """Whether the op would pay if it had the operands that its guard asks for, which may be other numbers."""
         types = {name: new for name, new in changes.items() if isinstance(new, TensorType)}
         if any(self._is_computed_whole(miss.caught.get(name), type) for name, type in types.items()):

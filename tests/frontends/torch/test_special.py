@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.frontends.torch.exported import Call, Exported, Leaf, Output, Ref
 from dovetail.frontends.torch.importing.importer import Import
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir.dtype import f64
 from dovetail.ir.type import TensorType
 from dovetail.targets.reference.interpreter import evaluate
@@ -30,7 +30,7 @@ def computed(op: str, *arrays: Array, before: tuple[int, ...] = ()) -> Array:
     names = [f"x{i}" for i in range(len(arrays))]
     leaves = tuple(Leaf(n, "input", TensorType(f64, a.shape), n) for n, a in zip(names, arrays, strict=True))
     call = Call("y", f"aten.{op}", (*before, *map(Ref, names)), (), {}, TensorType(f64, shape))
-    graph = Import(Exported("g", leaves, (call,), (Output(Ref("y")),)), BY_NAME).graph()
+    graph = Import(Exported("g", leaves, (call,), (Output(Ref("y")),)), REGISTRY.by_name).graph()
     return evaluate(graph, dict(zip(names, arrays, strict=True)))["output_0"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
+from dovetail.errors import BindError, DovetailError, LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.ir.graph import walk_into
@@ -49,6 +49,27 @@ def test_a_condition_that_is_known_leaves_one_branch() -> None:
     )
     assert count(made, "if") == 0 and count(made, "relu") == 0
     assert_like_onnxruntime(made, {"x": xs(3, 2)})
+
+
+def test_nodes_of_a_branch_keep_their_own_names() -> None:
+    made = model(
+        [branches([node("Add x x -> a", name="/encoder/double")], [node("Neg x -> b", name="/encoder/turn")])],
+        {"c": FLAG, "x": f32["n"]},
+        ["y"],
+    )
+    graph = import_model(made)
+    told = {v.op.name: graph.where(v) for v in walk_into(graph.outputs.values())}
+    assert told["add"].startswith("/encoder/double (Add)") and told["neg"].startswith("/encoder/turn (Neg)")
+    assert "(If)" in told["if"]
+
+
+def test_errors_in_a_branch_name_the_node_there() -> None:
+    made = model(
+        [branches([node("Softmax x -> a", name="inner", axis=7)], ["Neg x -> b"])], {"c": FLAG, "x": f32["n"]}, ["y"]
+    )
+    with pytest.raises(DovetailError) as raised:
+        import_model(made)
+    assert "inner" in raised.value.where
 
 
 @pytest.mark.slow
@@ -198,3 +219,13 @@ def test_deep_nesting_is_imported_once_a_level() -> None:
     started = time.process_time()
     import_model(made)
     assert time.process_time() - started < 5
+
+
+def test_nodes_of_a_branch_that_is_taken_keep_their_names() -> None:
+    """Every node of a model with two rates was told as the If around it."""
+    named = onnx.helper.make_node("Exp", ["x"], ["a"], name="encoder/exp")
+    plain = onnx.helper.make_node("Tanh", ["x"], ["b"], name="decoder/tanh")
+    made = model([branches([named], [plain])], {"c": FLAG, "x": f32[3]}, ["y"])
+    for flag, name in ((True, "encoder/exp (Exp)"), (False, "decoder/tanh (Tanh)")):
+        graph = import_model(made, fixed={"c": np.array(flag)})
+        assert graph.where(graph.outputs["y"]) == name
