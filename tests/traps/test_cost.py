@@ -57,7 +57,7 @@ def looks_of(request: Request, graph: Graph, most: float = float("inf")) -> tupl
     return looks.count, report
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_trap_52_work_grows_with_the_graph_and_no_faster() -> None:
     """A scan of all nodes for each node goes unnoticed on small models, and takes minutes on large ones.
 

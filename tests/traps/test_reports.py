@@ -167,7 +167,7 @@ for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_trap_51_a_report_says_the_same_in_every_process() -> None:
     """Where a report walks over sets, its order hangs on addresses and on the seed of hashes, and no two are alike.
 

@@ -81,7 +81,7 @@ def found_faults() -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_trap_56_every_assertion_can_fail() -> None:
     """An assertion on a tuple, an `or True`, a failure that is caught: the test is green for years and says nothing.
 
