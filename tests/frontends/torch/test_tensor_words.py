@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dovetail.torch import tensor_words as searched
-from dovetail.torch.python_function import given_as_tuple
+from dovetail.torch.python_function import with_arguments_as_tuple
 from dovetail.torch.tensor_words import TensorWords, tensor_words
 
 torch: Any = pytest.importorskip("torch")
@@ -73,7 +73,7 @@ def test_words_that_are_not_there_or_twice_are_not_found() -> None:
 
 def test_arguments_come_as_the_tuple_of_the_caller() -> None:
     seen: list[tuple[Any, ...]] = []
-    run = given_as_tuple(seen.append)
+    run = with_arguments_as_tuple(seen.append)
     given = (1, "two", [3])
     run(*given)
     assert seen[0] is given
@@ -89,7 +89,7 @@ def test_errors_and_lives_are_as_of_any_function() -> None:
             raise ValueError(given)
 
     own = Raises()
-    alive, run, argument = weakref.ref(own), given_as_tuple(own.run), object()
+    alive, run, argument = weakref.ref(own), with_arguments_as_tuple(own.run), object()
     del own
     before = sys.getrefcount(argument)
     for _ in range(3):
