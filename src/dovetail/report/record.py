@@ -126,6 +126,12 @@ class Kernel:
     """On the host: its elementwise steps that compiled code does not have, such as `sin in f64`."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
+    anchor: str = ""
+    """Of a region what it is around, with the number of elementwise steps: `conv + 11 steps`."""
+    bound: str = ""
+    """What its time is bound by: `arithmetic`, or `memory`."""
+    inside: tuple[str, ...] = ()
+    """Of a branch or a loop, the kernels of its bodies in words: how many of each, and what they take in a trip."""
     rounding: str = ""
     """What it rounds before it multiplies; "" where products are those of its dtype."""
     error: float | None = None
@@ -140,6 +146,11 @@ class Kernel:
     def works_for(self) -> tuple[Node, ...]:
         """The user's nodes that it computes or serves."""
         return self.nodes or self.serves
+
+    @property
+    def title(self) -> str:
+        """What it is called: its op, or what a region is around."""
+        return self.anchor or self.op
 
 
 @dataclass(frozen=True, slots=True)
