@@ -10,7 +10,7 @@ import importlib
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,25 @@ IN_CODE = {
     r"\bproducts? of few rows\b": "GEMV, skinny GEMM",
     r"(?m:^What is (left|made|given|found)\b)": "Return the …, by what it is",
 }
-ROOMS = ("kernels", "codegen", "targets")
+ROOMS = (
+    "kernels",
+    "codegen",
+    "targets",
+    "egraph",
+    "ops",
+    "ir",
+    "match",
+    "derive",
+    "grad",
+    "plan",
+    "models",
+    "train",
+    "torch",
+    "bench",
+)
+"""The rooms whose names, docstrings and comments have no private word."""
+UPPER = tuple(room for room in ROOMS if room not in ("kernels", "codegen", "targets"))
+"""The rooms where the docstring of a function says what to do: "Return the …", "Fold …"."""
 
 NAMES = {
     "found": "what it is: the contraction, the loaded vector, the kernel; `found` goes with `expected` only",
@@ -61,7 +79,21 @@ NAMES = {
     "in_parts": "split_k",
     "few_rows_product": "gemv, skinny_gemm",
 }
-"""Words that say that something was there, and not what it is: no name in the lower rooms has one."""
+UPPER_NAMES = {
+    **NAMES,
+    "said": "the message, the reason, the text",
+    "asked": "the question, the request, the query",
+}
+"""Words that say that something was there, and not what it is: no name in the rooms has one."""
+KEPT = frozenset(
+    {
+        ("ir/solve.py", "Found"),
+        ("declare/machine.py", "given"),
+        ("declare/machine.py", "given_per_second"),
+        ("models/decoder.py", "wanted"),
+    }
+)
+"""Names of the upper rooms that the lower ones read, or callers pass."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "catalogue" and p.name != "conformance.md"),
@@ -118,8 +150,8 @@ def test_pages_use_the_words_of_the_field(path: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_lower_rooms_use_the_words_of_the_field() -> None:
-    texts = {path: path.read_text(encoding="utf-8") for path in LOWER}
+def test_rooms_use_the_words_of_the_field() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in MODULES}
     anywhere = re.compile("|".join(IN_CODE), re.IGNORECASE)
     # Few files have such a word anywhere: the others are not split into tokens.
     proses = {path: on_page(in_code(text)) for path, text in texts.items() if anywhere.search(text)}
@@ -137,7 +169,7 @@ def words_of(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
 
 
-_PRIVATE_NAME = re.compile(rf"(?<![a-z0-9])({'|'.join(NAMES)})(?![a-z0-9])")
+_PRIVATE_NAME = re.compile(rf"(?<![a-z0-9])({'|'.join(UPPER_NAMES)})(?![a-z0-9])")
 
 
 def _fields_of_reports(node: ast.ClassDef) -> Iterator[ast.Name]:
@@ -174,30 +206,63 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 pass
 
 
-def private_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """Names with a private word: the line, the name, and what to write."""
+def private_names(tree: ast.AST, words: Mapping[str, str] = NAMES) -> Iterator[tuple[int, str, str]]:
+    """Yield names with a private word: the line, the name, and what to write."""
     for line, name in bound_names(tree):
         private = _PRIVATE_NAME.search(words_of(name))
-        if private is not None:
-            yield line, name, NAMES[private[1]]
+        if private is not None and private[1] in words:
+            yield line, name, words[private[1]]
 
 
-def lower(path: Path) -> str:
-    """The path of a file of the lower rooms."""
+def within(path: Path) -> str:
+    """Return the path of a file in the package."""
     return path.relative_to(ROOT / "src" / "dovetail").as_posix()
 
 
-LOWER = [path for room in ROOMS for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py"))]
+MODULES = [path for room in ROOMS for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py"))]
 
 
-def test_names_of_the_lower_rooms_say_what_a_thing_is() -> None:
+def test_names_say_what_a_thing_is() -> None:
     wrong = [
-        f"{lower(path)}:{line}: {name}; write: {instead}"
-        for path in LOWER
-        for line, name, instead in [(0, path.stem, NAMES.get(path.stem, "")), *private_names(parsed(path))]
-        if instead
+        f"{within(path)}:{line}: {name}; write: {instead}"
+        for path in MODULES
+        for words in [UPPER_NAMES if within(path).split("/")[0] in UPPER else NAMES]
+        for line, name, instead in [(0, path.stem, words.get(path.stem, "")), *private_names(parsed(path), words)]
+        if instead and (within(path), name) not in KEPT
     ]
     assert not wrong, "\n".join(wrong)
+
+
+_NOUNS = frozenset({"What", "Whether", "The", "A", "An"})
+_PLAIN = frozenset({"staticmethod", "classmethod", "cache", "lru_cache", "contextmanager"})
+"""Decorators of functions that are only called. A property's docstring is a noun, a rule's is its entry on a page."""
+
+
+def no_imperatives(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield functions whose docstrings begin with a noun, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
+            decorators = {ast.unparse(d).split("(")[0].rpartition(".")[2] for d in node.decorator_list}
+            if decorators <= _PLAIN and text.split()[0] in _NOUNS:
+                yield node.lineno, node.name
+
+
+def test_docstrings_say_what_to_do() -> None:
+    wrong = [
+        f"{within(path)}:{line}: {name}"
+        for room in UPPER
+        for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py"))
+        for line, name in no_imperatives(parsed(path))
+    ]
+    assert not wrong, 'begin with a verb: "Return the …", "Yield …"\n' + "\n".join(wrong)
+
+
+def test_docstrings_without_a_verb_are_known() -> None:
+    tree = ast.parse(
+        'def f():\n  "The sum."\ndef g():\n  "Return the sum."\n@property\ndef h(x):\n  "The sum."\n'
+        '@functools.cache\ndef i():\n  "Whether it is."'
+    )
+    assert [name for _, name in no_imperatives(tree)] == ["f", "i"]
 
 
 def test_private_names_are_known() -> None:

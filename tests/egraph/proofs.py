@@ -13,7 +13,7 @@ def is_real(application: Application, rules: Iterable[RuleSet]) -> bool:
     """Whether one of these rules, on the matched values alone, makes of them what the application says."""
     egraph = egraph_of([matched(application, value) for value in application.covers])
     for each in rules:
-        for found in each.found(egraph, egraph.nodes):
+        for found in each.applications(egraph, egraph.nodes):
             if found.rule == application.rule and found.result is application.result:
                 return True
     return False

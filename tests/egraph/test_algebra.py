@@ -36,7 +36,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "products_in_turn": {"x": X, "a": param("a", f32[4, 5]), "b": param("b", f32[5, 2])},
     "transposed_product": {"x": X, "y": param("w", f32[4, 5])},
     "joined_products": {"x": X, "a": param("a", f32[4, 5]), "b": param("b", f32[4, 2])},
-    "product_in_parts": {"x": X, "y": Y, "w": param("w", f32[8, 5])},
+    "product_of_slices": {"x": X, "y": Y, "w": param("w", f32[8, 5])},
     "sum_of_known": {"x": X, "a": param("a", f32[4]), "b": param("b", f32[3, 1])},
     "product_of_known": {"x": X, "a": param("a", f32[4]), "b": param("b", f32[3, 1])},
     "shifted_rows": {"x": X, "w": param("w", f32[4, 5]), "s": param("s", f32[4])},
@@ -60,7 +60,7 @@ def applications(each: Identity, caught: Mapping[str, Any]) -> list[Application]
     """What one identity says of its own left side, and of that alone."""
     left = next(each.sides(**caught))
     egraph = egraph_of([left])
-    return [a for a in Identities([each]).found(egraph, egraph.nodes) if a.root is left]
+    return [a for a in Identities([each]).applications(egraph, egraph.nodes) if a.root is left]
 
 
 def numbers(values: Iterable[Value]) -> dict[str, Array]:
@@ -138,7 +138,7 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "three_joined_products": ("matrices", {n: param(n, f32[2, 4, 2]) for n in "abc"}),
     "stacked_products": ("one_matrix", {"w": param("w", f32[2, 4, 5])}),
     "product_of_stacked": ("one_of_them_known", {"x": input("late", f32[2, 4])}),
-    "product_in_parts": ("weight_of_both", {"w": input("late", f32[8, 5])}),
+    "product_of_slices": ("weight_of_both", {"w": input("late", f32[8, 5])}),
     "sum_of_known": ("known_in_turn", {"b": LATE}),
     "product_of_known": ("both_known", {"b": LATE}),
     "product_of_exponentials": ("read_once", {"y": input("row", f32[4])}),
@@ -156,7 +156,7 @@ def test_its_condition_refuses_what_does_not_meet_it(each: Identity) -> None:
         # What always holds is declined where every bit must stay.
         left = next(each.sides(**SHAPES[each.name]))
         egraph = egraph_of([left])
-        assert not list(Identities([each], strict=True).found(egraph, egraph.nodes))
+        assert not list(Identities([each], strict=True).applications(egraph, egraph.nodes))
         return
     condition, instead = REFUSED[each.name]
     assert each.condition == condition
@@ -219,7 +219,7 @@ PAYS: Mapping[str, Value] = {
     )
     + param("b", f32[512]),
     "joined_products": ops.concat(SQUARE @ param("a", f32[256, 64]), SQUARE @ param("b", f32[256, 64]), axis=-1),
-    "product_in_parts": ops.concat(TALL, OTHER, axis=-1) @ param("w", f32[512, 16]),
+    "product_of_slices": ops.concat(TALL, OTHER, axis=-1) @ param("w", f32[512, 16]),
     "sum_of_known": (ROWS @ SPREAD + param("a", f32[512])) + param("b", f32[512]),
     "product_of_known": ((ops.tanh(TALL) * param("a", f32[256])) * param("b", f32[256])) @ THIN,
     "product_of_exponentials": ops.exp(TALL) * ops.exp(OTHER),
@@ -276,7 +276,7 @@ def test_it_is_declined_where_it_does_not(name: str) -> None:
     (each,) = (e for e in ALGEBRA if e.name == name)
     value = DECLINES[name]
     egraph = egraph_of([value])
-    assert list(Identities([each]).found(egraph, egraph.nodes)), "it could have been used"
+    assert list(Identities([each]).applications(egraph, egraph.nodes)), "it could have been used"
     assert name not in used(value)
 
 

@@ -107,4 +107,4 @@ def test_an_application_says_whether_it_was_news() -> None:
     egraph = EGraph()
     assert egraph.apply(says(ops.exp(A), ops.tanh(A)))
     assert not egraph.apply(says(ops.exp(A), ops.tanh(A)))
-    assert egraph.made_by[ops.tanh(A)].rule == "given" and ops.exp(A) not in egraph.made_by
+    assert egraph.producers[ops.tanh(A)].rule == "given" and ops.exp(A) not in egraph.producers

@@ -68,7 +68,7 @@ def test_what_is_given_early_is_told_from_what_a_run_is_given() -> None:
             start = ops.tanh(start)
         layers = Layers(Graph.of(ops.exp(start)), KNOWN)
         seen = layers.seen(Piece(101, 101, 102))
-        assert len(seen.given) == 1, "what is made of many values is not shown"
+        assert len(seen.outside) == 1, "what is made of many values is not shown"
         keys.append(seen.key)
     assert keys[0] != keys[1]
 
@@ -81,7 +81,7 @@ def test_what_is_made_of_few_values_is_shown_wherever_it_is_read() -> None:
     layers = Layers(Graph.of(ops.where(mask, y, 0.0) + ops.where(mask, ops.exp(y), 0.0)))
     last = len(layers.values)
     seen = layers.seen(Piece(last - 4, last - 4, last))
-    assert mask in [layers.values[at] for at in seen.shown] and y in [layers.values[at] for at in seen.given]
+    assert mask in [layers.values[at] for at in seen.shown] and y in [layers.values[at] for at in seen.outside]
 
 
 def test_cuts_are_where_the_fewest_values_are_handed_over() -> None:
@@ -107,6 +107,7 @@ def _summed(count: int) -> Graph:
     return Graph.of({"norm": ops.sqrt(numbers[0]), "x": x})
 
 
+@pytest.mark.slow
 def test_layers_whose_numbers_are_added_in_a_tree_are_alike() -> None:
     graph = _summed(48)
     layers = Layers(graph)

@@ -24,6 +24,8 @@ from dovetail.ir.literal import Array
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ops.elementwise import cast, sinh
+from dovetail.ops.movement import flip
 
 Evaluate = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 """Runs a graph in float64: the judge."""
@@ -46,7 +48,7 @@ class LawError(GraphError):
 
 
 def graph_of(results: Result, chosen: Mapping[str, Any]) -> Graph:
-    """The results of a body as a graph over its arguments."""
+    """Return the results of a body as a graph over its arguments."""
     listed = results if isinstance(results, tuple) else (results,)
     return Graph.of({f"y{i}": v for i, v in enumerate(listed)}, inputs=inputs_of(chosen))
 
@@ -86,7 +88,7 @@ def fitting(op: FusedOp[...], variant: Variant, seed: int) -> dict[str, Any]:
 
 
 def spelled(op: FusedOp[...], variant: Variant) -> Callable[..., Result]:
-    """The function that a variant was traced from."""
+    """Return the function that a variant was traced from."""
     return next((s for s in op.spellings if s.__name__ == variant.spelling), op.body)
 
 
@@ -97,18 +99,18 @@ def check_meaning(
     evaluate: Evaluate,
     chosen: Arguments | None = None,
 ) -> None:
-    """The fused value computes what this spelling computes."""
+    """Check that the fused value computes what this spelling computes."""
     chosen = chosen or fitting(op, variant, seed)
     plain = graph_of(spelled(op, variant)(**chosen), chosen)
     feeds = feeds_of(plain, seed)
-    wanted, got = evaluate(plain, feeds), evaluate(_fused_graph(op, chosen), feeds)
-    for name in wanted:
-        if not np.allclose(got[name], wanted[name], rtol=1e-6, atol=1e-6, equal_nan=True):
+    expected, got = evaluate(plain, feeds), evaluate(_fused_graph(op, chosen), feeds)
+    for name in expected:
+        if not np.allclose(got[name], expected[name], rtol=1e-6, atol=1e-6, equal_nan=True):
             raise LawError(f"{op.name} ({variant.label}): fused and spelled-out values differ at {name}")
 
 
 def check_range(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate) -> None:
-    """What this spelling keeps in the range of f16 stays in it once it is fused; `evaluate` must not widen."""
+    """Check that what this spelling keeps in the range of f16 stays in it once fused; `evaluate` must not widen."""
     chosen = in_f16(fitting(op, variant, seed))
     try:
         born = _fused_graph(op, chosen)
@@ -120,9 +122,9 @@ def check_range(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluat
     random = Random(seed)
     for attempt in range(_MAGNITUDES):
         feeds = {name: _magnified(array, random) for name, array in feeds_of(plain, seed + attempt).items()}
-        wanted, got = evaluate(plain, feeds), evaluate(born, feeds)
-        for name in wanted:
-            if not np.isfinite(got[name])[np.isfinite(wanted[name])].all():
+        expected, got = evaluate(plain, feeds), evaluate(born, feeds)
+        for name in expected:
+            if not np.isfinite(got[name])[np.isfinite(expected[name])].all():
                 raise LawError(
                     f"{op.name} ({variant.label}): {name} overflows in f16 where the spelling does not",
                     hint="make what is computed first an option of the op, or declare a guard on the dtype",
@@ -144,14 +146,14 @@ def check_recognition(
     parts: Sequence[FusedOp[...]],
     chosen: Arguments | None = None,
 ) -> None:
-    """What this spelling writes fuses to the one value that the declaration builds."""
+    """Check that this spelling fuses to the one value that the declaration builds."""
     chosen = chosen or fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     fused = _fuse_freely(plain, op, parts)
-    wanted = canonical(_fused_graph(op, chosen))
-    if any(fused.graph.outputs[n] is not wanted.outputs[n] for n in wanted.outputs):
-        found = [str(m) for m in fused.missed] or [str(v.op) for v in fused.graph.values]
-        raise LawError(f"{op.name} ({variant.label}) does not fuse from its own spelling: {found}")
+    expected = canonical(_fused_graph(op, chosen))
+    if any(fused.graph.outputs[n] is not expected.outputs[n] for n in expected.outputs):
+        others = [str(m) for m in fused.missed] or [str(v.op) for v in fused.graph.values]
+        raise LawError(f"{op.name} ({variant.label}) does not fuse from its own spelling: {others}")
 
 
 def check_round_trip(
@@ -173,7 +175,7 @@ def check_round_trip(
 def check_operand_order(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, chosen: Arguments | None = None
 ) -> None:
-    """The order of the operands of commutative ops changes nothing."""
+    """Check that the order of the operands of commutative ops changes nothing."""
     chosen = chosen or fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     there, back = _fuse_freely(plain, op, ()), _fuse_freely(canonical(mirrored(plain)), op, ())
@@ -182,7 +184,7 @@ def check_operand_order(
 
 
 def mirrored(graph: Graph) -> Graph:
-    """The graph with the two operands of every commutative op swapped."""
+    """Return the graph with the two operands of every commutative op swapped."""
 
     def swap(value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value.op.commutative and len(operands) == 2:
@@ -195,21 +197,79 @@ def mirrored(graph: Graph) -> Graph:
 def check_inner_outputs(
     op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, canonical: Canonical
 ) -> None:
-    """Any inner value may be an output as well, and keeps its own value."""
+    """Check that any inner value may be an output as well, and keeps its own value."""
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     feeds = feeds_of(plain, seed)
     inner = [v for v in plain.values if v.operands and isinstance(v.type, TensorType)]
     for value in inner:
         both = Graph.of({**plain.outputs, "inner": value}, inputs=plain.inputs)
-        wanted, got = evaluate(both, feeds), evaluate(fuse(both, [op]).graph, feeds)
-        for name in wanted:
-            if not np.allclose(got[name], wanted[name], rtol=1e-6, atol=1e-6, equal_nan=True):
+        expected, got = evaluate(both, feeds), evaluate(fuse(both, [op]).graph, feeds)
+        for name in expected:
+            if not np.allclose(got[name], expected[name], rtol=1e-6, atol=1e-6, equal_nan=True):
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
 
 
+def check_losses_are_told(
+    op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
+) -> int:
+    """An op put between two of this spelling is told, as a miss of the op or of one that it is made of.
+
+    Returns how many fusions were lost.
+    """
+    chosen = fitting(op, variant, seed)
+    plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
+    ops = [*parts, *([] if op in parts else [op])]
+    names = {one.name for one in ops}
+    whole = fuse(plain, ops, always=True)
+    swallowed = {v for fusion in whole.applied for v in fusion.covers}
+    lost = 0
+    for reader in plain.values:
+        for made in dict.fromkeys(reader.operands):
+            if made.op in leaf.LEAVES or not {made, reader} <= swallowed:
+                continue
+            for what, put in _INTERPOSED.items():
+                graph = _interposed(plain, made, reader, put)
+                fused = None if graph is None else fuse(canonical(graph), ops, always=True, near=True)
+                if fused is None or _count(op, fused) >= _count(op, whole):
+                    continue
+                lost += 1
+                if names.isdisjoint([m.rule for m in fused.missed]):
+                    said = f"{what} between {made.op.name} and {reader.op.name} loses it, and nothing tells"
+                    raise LawError(f"{op.name} ({variant.label}): {said}", hint="look for it in derive/near.py")
+    return lost
+
+
+def _count(op: FusedOp[...], fused: Fused) -> int:
+    return sum(fusion.rule == op.name for fusion in fused.applied)
+
+
+def _interposed(graph: Graph, made: Value, reader: Value, put: Callable[[Value], Value]) -> Graph | None:
+    """The graph in which one value reads another through what is put upon it; None where the types do not allow it."""
+
+    def through(value: Value, operands: tuple[Value, ...]) -> Value | None:
+        if value is not reader:
+            return None
+        return value.with_operands(
+            tuple([put(new) if old is made else new for old, new in zip(value.operands, operands, strict=True)])
+        )
+
+    try:
+        return rebuild(graph, through)
+    except DovetailError:
+        return None
+
+
+_INTERPOSED: Mapping[str, Callable[[Value], Value]] = {
+    "casts": lambda v: cast(cast(v, dtype=f16), dtype=v.dtype) if v.dtype.is_float else cast(v, dtype=v.dtype),
+    "another order": lambda v: flip(v, axes=(-1,)) if v.rank else v,
+    "a scale": lambda v: v * 0.75 if v.dtype.is_float else v,
+    "another function": lambda v: sinh(v) if v.dtype.is_float else v,
+}
+
+
 def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, Any]:
-    """Arguments that this guard alone refuses. A guard that nobody can break is dead."""
+    """Arguments that this guard alone refuses. A guard that nothing can break is dead."""
     random = Random(seed)
     bases: dict[int, dict[str, Any]] = {}
     for attempt in range(_TRIES * 20):
@@ -243,13 +303,14 @@ def _plausible(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, 
 
 
 def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
-    """The guard refuses something that no other refuses, and the report names it or less of it is fused.
+    """Check that the guard refuses something that no other refuses, and that the report names it or less of it is
+    fused.
 
     A graph may be read otherwise than it was called, what is added as a bias or as a residual: then the guard that
     refused that reading is named, and another call is looked at.
     """
     chosen: dict[str, Any] = {}
-    said: list[str] = []
+    misses: list[str] = []
     for seed in range(_CALLS):
         chosen = counterexample(op, guard, seed)
         plain = canonical(graph_of(op.body(**chosen), chosen))
@@ -258,14 +319,14 @@ def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
             return
         if any(m.reason == guard.name for m in fused.missed):
             return
-        said = [str(m) for m in fused.missed]
+        misses = [str(m) for m in fused.missed]
         if all(m.rule != op.name for m in fused.missed):
             break
-    raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {said}")
+    raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {misses}")
 
 
 def check_remedy(op: FusedOp[...], guard: Guard) -> None:
-    """What a guard refuses is taken once its remedy is applied."""
+    """Check that what a guard refuses is taken once its remedy is applied."""
     assert guard.remedy is not None
     for seed in range(_CALLS):
         chosen = counterexample(op, guard, seed)

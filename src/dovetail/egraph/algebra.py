@@ -17,7 +17,7 @@ from dovetail.ops.convolution import conv
 
 
 def _bound_matrix(w: Value, s: Value, sight: Sight) -> bool:
-    """A weight and a factor that are known early, in a type whose range a product does not leave."""
+    """Return whether a weight and a factor are known early, in a type whose range the product does not leave."""
     return w.rank == 2 and sight.is_constant(w, s) and w.dtype is not f16
 
 
@@ -30,7 +30,7 @@ def _row_factor(w: Value, s: Value, sight: Sight) -> bool:
 
 
 def _column_factor(x: Value, w: Value, s: Value, sight: Sight) -> bool:
-    """Where others read the product as it is, it would be computed twice."""
+    """Return whether a factor scales columns. Where others read the product as it is, it would be computed twice."""
     fits = s.rank == 0 or (s.rank == 1 and s.shape == w.shape[1:])
     return fits and _bound_matrix(w, s, sight) and sight.is_read_once(x @ w)
 
@@ -78,7 +78,7 @@ def _known_around_a_product(x: Value, a: Value, b: Value, sight: Sight) -> bool:
 
 @identity(numerics="reassociated", when=_known_around_a_product)
 def scaled_sum(x: Value, a: Value, b: Value) -> Iterator[Value]:
-    """A known factor of a product and its bias is one of each: a batch norm behind a layer."""
+    """A known factor of a product and its bias is one of each: a batch norm after a layer."""
     yield (x + a) * b
     yield x * b + a * b
 
@@ -86,7 +86,9 @@ def scaled_sum(x: Value, a: Value, b: Value) -> Iterator[Value]:
 def _channel_factor(
     x: Value, w: Value, s: Value, strides: Any, dilations: Any, padding: Any, groups: Any, sight: Sight
 ) -> bool:
-    """One number, or one for each channel that the weights make, known early, of what nobody else reads."""
+    """Return whether a factor is one number, or one for each channel of the weights, known early, of a value with one
+    reader.
+    """
     fits = s.rank == 0 or is_one_for_each_channel(s, w)
     if not fits or not sight.is_constant(w, s) or w.dtype is f16:
         return False
@@ -182,8 +184,8 @@ def _weight_of_both(w: Value, sight: Sight) -> bool:
 
 
 @identity(numerics="reassociated", when=_weight_of_both)
-def product_in_parts(x: Value, y: Value, w: Value) -> Iterator[Value]:
-    """What is joined to be multiplied by a weight may be multiplied by its parts, and added."""
+def product_of_slices(x: Value, y: Value, w: Value) -> Iterator[Value]:
+    """The product of a concatenation and a weight is the sum of the products of their slices."""
     yield ops.concat(x, y, axis=-1) @ w
     width, whole = x.shape[-1], w.shape[-2]
     upper = ops.slice_(w, axis=-2, start=0, stop=width)
@@ -192,14 +194,14 @@ def product_in_parts(x: Value, y: Value, w: Value) -> Iterator[Value]:
 
 @identity(numerics="reassociated", when=_known_in_turn)
 def sum_of_known(x: Value, a: Value, b: Value) -> Iterator[Value]:
-    """What is known early is added early."""
+    """Addends that are known early are added early."""
     yield (x + a) + b
     yield x + (a + b)
 
 
 @identity(numerics="reassociated", when=_both_known)
 def product_of_known(x: Value, a: Value, b: Value) -> Iterator[Value]:
-    """What is known early is multiplied early."""
+    """Factors that are known early are multiplied early."""
     yield (x * a) * b
     yield x * (a * b)
 
@@ -210,14 +212,14 @@ def _read_once(x: Value, y: Value, sight: Sight) -> bool:
 
 @identity(numerics="reassociated", when=_read_once)
 def product_of_exponentials(x: Value, y: Value) -> Iterator[Value]:
-    """exp(x) * exp(y) is exp(x + y), if nobody else reads either."""
+    """exp(x) * exp(y) is exp(x + y), if nothing else reads either."""
     yield ops.exp(x) * ops.exp(y)
     yield ops.exp(x + y)
 
 
 @identity(numerics="reassociated", when=_read_once)
 def quotient_of_exponentials(x: Value, y: Value) -> Iterator[Value]:
-    """exp(x) / exp(y) is exp(x - y), if nobody else reads either."""
+    """exp(x) / exp(y) is exp(x - y), if nothing else reads either."""
     yield ops.exp(x) / ops.exp(y)
     yield ops.exp(x - y)
 
@@ -243,7 +245,7 @@ def _known_table(table: Value, sight: Sight) -> bool:
 
 @identity(when=_known_table)
 def cast_of_a_gather(table: Value, indices: Value, *, axis: Any, dtype: Any) -> Iterator[Value]:
-    """What is cast after it was looked up may be looked up in a table that was cast early."""
+    """A cast of a gather is a gather from a table that was cast early."""
     yield ops.cast(ops.gather(table, indices, axis=axis), dtype=dtype)
     yield ops.gather(ops.cast(table, dtype=dtype), indices, axis=axis)
 
@@ -254,7 +256,7 @@ def _some_known_or_cast(x: Value, y: Value, sight: Sight) -> bool:
 
 @identity(when=_some_known_or_cast)
 def cast_of_parts(x: Value, y: Value, *, axis: Any, dtype: Any) -> Iterator[Value]:
-    """What is joined to be cast may be cast before: early where it is known, and not at all where it was cast."""
+    """A cast of a concatenation is one of its operands: early where they are known, and undone where they were cast."""
     yield ops.cast(ops.concat(x, y, axis=axis), dtype=dtype)
     yield ops.concat(ops.cast(x, dtype=dtype), ops.cast(y, dtype=dtype), axis=axis)
 
@@ -285,7 +287,7 @@ ALGEBRA: tuple[Identity, ...] = (
     three_joined_products,
     stacked_products,
     product_of_stacked,
-    product_in_parts,
+    product_of_slices,
     sum_of_known,
     product_of_known,
     product_of_exponentials,

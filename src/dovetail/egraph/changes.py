@@ -25,18 +25,18 @@ class Changes:
 
     @cached_property
     def _users(self) -> list[list[int]]:
-        """For each class those that have an option which reads it."""
-        found: list[list[int]] = [[] for _ in self._options]
+        """Return for each class those that have an option which reads it."""
+        users: list[list[int]] = [[] for _ in self._options]
         for c, listed in enumerate(self._options):
             for r in dict.fromkeys([r for option in listed for r in option.reads]):
-                found[r].append(c)
-        return found
+                users[r].append(c)
+        return users
 
     def note(self, classes: Iterable[int]) -> None:
-        """These classes have other options or other readers now, or their kernels another price."""
+        """Note that these classes have other options or other readers now, or their kernels another price."""
         self._now += 1
         for c in classes:
-            if _is_given(self._options[c]):
+            if _is_free(self._options[c]):
                 continue
             near = dict.fromkeys([c, *self._users[c], *[r for option in self._options[c] for r in option.reads]])
             self._changed.update(dict.fromkeys(near, self._now))
@@ -44,7 +44,7 @@ class Changes:
                 self._stirred[self._component[c]] = self._now
 
     def is_due(self, trial: int, classes: Sequence[int]) -> bool:
-        """Whether a trial with these classes is worth making, for the first time or again; it counts as made."""
+        """Return whether a trial with these classes is worth making, for the first time or again; it then counts."""
         last = self._tried.get(trial)
         if last is not None and not self._is_near(classes, last):
             return False
@@ -58,6 +58,6 @@ class Changes:
         return bool(stirred) and any([stirred.get(component.get(c, -1), 0) > since for c in classes])
 
 
-def _is_given(listed: Sequence[Option]) -> bool:
-    """Whether a class is free, so that sharing it saves nothing."""
+def _is_free(listed: Sequence[Option]) -> bool:
+    """Return whether a class is free, so that sharing it saves nothing."""
     return len(listed) == 1 and not (listed[0].reads or listed[0].cost or listed[0].toll)

@@ -6,7 +6,7 @@ from dovetail.egraph.problem import Problem
 
 
 def components(problem: Problem) -> dict[int, int]:
-    """The classes that can need each other, by the strongly connected component that they are in."""
+    """Return the classes that can need each other, by their strongly connected component."""
     options = problem.options
     reads = [
         listed[0].reads if len(listed) == 1 else tuple(dict.fromkeys([r for o in listed for r in o.reads]))
@@ -16,7 +16,7 @@ def components(problem: Problem) -> dict[int, int]:
     low: dict[int, int] = {}
     on_path: set[int] = set()
     path: list[int] = []
-    found: dict[int, int] = {}
+    component: dict[int, int] = {}
     for root in problem.roots:
         work = [(root, 0)] if root not in index else []
         while work:
@@ -42,8 +42,8 @@ def components(problem: Problem) -> dict[int, int]:
                 del path[at:]
                 on_path.difference_update(members)
                 if len(members) > 1:
-                    found.update(dict.fromkeys(members, c))
+                    component.update(dict.fromkeys(members, c))
             if work:
                 above = work[-1][0]
                 low[above] = min(low[above], low[c])
-    return found
+    return component

@@ -55,22 +55,22 @@ class Vocabulary:
     strict: bool = False
     """Whether only rules that keep every bit are admitted."""
     finder: Finder | None = None
-    """Who looks for the declared ops in place of our own matcher. It is shown the whole graph, unfolded."""
+    """Finds the declared ops in place of our own matcher. It gets the whole graph, unfolded."""
 
     def phases(self) -> list[Phase]:
-        """Normalise, recognise, normalise, fuse, join; nothing that was there goes."""
+        """Return the phases: normalize, recognize, normalize, fuse, join. No phase removes a node."""
         normalise = Phase("normalise", Rewrites(self.rewrites, strict=self.strict), repeats=True)
-        found = [Phase("unfold", Unfolding(self.ops)), normalise]
+        phases_ = [Phase("unfold", Unfolding(self.ops)), normalise]
         if self.identities:
-            found += [Phase("algebra", Identities(self.identities, strict=self.strict), repeats=True), normalise]
+            phases_ += [Phase("algebra", Identities(self.identities, strict=self.strict), repeats=True), normalise]
         stages = strata(self.ops)
         declared = (self.finder or _declared)(stages, self.strict)
         for index, (stratum, rules) in enumerate(zip(stages, declared, strict=True)):
-            found.append(Phase(stratum[0].stage, rules))
+            phases_.append(Phase(stratum[0].stage, rules))
             if stratum[0].stage == "recognise" and index + 1 < len(stages) and stages[index + 1][0].stage == "fuse":
-                found.append(normalise)
+                phases_.append(normalise)
         groups = [g for g in self.groups if admitted(g.numerics, self.strict)]
-        return [*found, *(Phase("join", Joining(group)) for group in groups)]
+        return [*phases_, *(Phase("join", Joining(group)) for group in groups)]
 
 
 def _declared(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
@@ -93,14 +93,14 @@ class Search:
     phases: Mapping[str, float]
     """Of each phase of rules, over all windows that look different."""
     stopped: tuple[Stopped, ...]
-    price_given: Callable[[], float] = field(repr=False, compare=False)
+    price_original: Callable[[], float] = field(repr=False, compare=False)
     price_greedy: Callable[[], float] = field(repr=False, compare=False)
     price_chosen: Callable[[], float] = field(repr=False, compare=False)
 
     @cached_property
-    def given(self) -> float:
-        """Predicted seconds of the graph as it was given. Only reports ask."""
-        return self.price_given()
+    def original(self) -> float:
+        """Predicted seconds of the graph as written, computed for reports."""
+        return self.price_original()
 
     @cached_property
     def greedy(self) -> float:
@@ -125,7 +125,7 @@ class Decided:
     """What greedy fusion was given, stratum by stratum, of the graph that was decided: few of many equal layers."""
 
     def near_misses(self) -> list[Missed]:
-        """What fits but for one op. Only reports ask; layers that look the same are looked at once."""
+        """Return what fits but for one op. Only reports read it; layers that look the same are searched once."""
         if self.selection is not None:
             try:
                 return self.selection.near_misses(self.rounds)
@@ -142,17 +142,17 @@ def decide(
     sizes: Mapping[str, Size] | None = None,
     budget: Budget | None = None,
 ) -> Decided:
-    """The cheapest graph that the rules lead to, as far as the search finds it; never dearer than greedy fusion's."""
+    """Return the cheapest graph that the search reaches by the rules; never dearer than greedy fusion's."""
     base, graph = graph, graph.settled()
     work = task(vocabulary, machine=machine, sizes=sizes, budget=budget)
     layers = Layers(graph)
     fold = folded(graph, layers) if vocabulary.finder is None else None
     try:
-        found = work.run(unfolded(graph), layers) if fold is None else work.run(fold, Layers(fold.graph))
+        decided = work.run(unfolded(graph), layers) if fold is None else work.run(fold, Layers(fold.graph))
     except UnfoldableError:
-        found = work.run(unfolded(graph), layers)
-    whole = replace(found.fused.graph, moved=follow(base.moved, found.fused.graph.moved))
-    return replace(found, fused=replace(found.fused, graph=whole))
+        decided = work.run(unfolded(graph), layers)
+    whole = replace(decided.fused.graph, moved=follow(base.moved, decided.fused.graph.moved))
+    return replace(decided, fused=replace(decided.fused, graph=whole))
 
 
 def task(
@@ -162,7 +162,7 @@ def task(
     sizes: Mapping[str, Size] | None = None,
     budget: Budget | None = None,
 ) -> Task:
-    """What `decide` does to graphs, folded or not."""
+    """Return what `decide` does to graphs, folded or not."""
     return Task(vocabulary, machine, sizes, budget or Budget())
 
 
@@ -197,26 +197,26 @@ class Task:
             warm_start(egraph, fused.graph, joined.graph.moved, joined.applied, [g.name for g in words.groups])
         choice = choice_of(egraph, joined.graph)
         problem = problem_of(egraph, graph.outputs.values(), seconds, choice.values())
-        found = _extracted(problem, choice, words.strict)
+        extraction = _extracted(problem, choice, words.strict)
         clock.lap("extract")
         greedy = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
-        chosen = found.cost if fold.is_whole else _whole_cost(problem, fold, found.picks)
+        chosen = extraction.cost if fold.is_whole else _whole_cost(problem, fold, extraction.picks)
 
-        def given() -> float:
+        def original() -> float:
             return _whole_cost(problem_of_graph(graph, seconds), fold)
 
         if chosen > greedy * (1 + SAME) and not words.strict:
             if not fold.is_whole:
                 raise UnfoldableError("greedy fusion was not reached")
-            search = _search(egraph, replayed, clock, given, lambda: greedy, lambda: greedy)
+            search = _search(egraph, replayed, clock, original, lambda: greedy, lambda: greedy)
             return Decided(_greedy(fused, joined), search)
-        selection = selection_of(egraph, problem, found, fold)
-        declined = Declined(egraph, problem, found.picks)
+        selection = selection_of(egraph, problem, extraction, fold)
+        declined = Declined(egraph, problem, extraction.picks)
         known = {op.name: op for op in words.ops}
         misses = declined.misses((*fused.missed, *joined.missed), (*fused.applied, *joined.applied), known)
         result = selection.fused(misses)
         clock.lap("build")
-        search = _search(egraph, replayed, clock, given, lambda: greedy, lambda: chosen)
+        search = _search(egraph, replayed, clock, original, lambda: greedy, lambda: chosen)
         rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)
         return Decided(replace(result, rounds=rounds), search, selection, fused.rounds)
 
@@ -225,18 +225,18 @@ class Task:
 
 
 class _Rounds(Sequence[Round]):
-    """What greedy fusion makes of the whole graph, stratum by stratum: only who draws that asks."""
+    """The rounds of greedy fusion on the whole graph, stratum by stratum, computed when they are drawn."""
 
     def __init__(self, task: Task, graph: Graph) -> None:
         self._task = task
         self._graph = graph
 
     @cached_property
-    def _found(self) -> Sequence[Round]:
+    def _drawn(self) -> Sequence[Round]:
         return self._task.rounds(self._graph)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._drawn)
 
     def __bool__(self) -> bool:
         return True
@@ -246,11 +246,11 @@ class _Rounds(Sequence[Round]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Round]: ...
     def __getitem__(self, index: int | slice) -> Round | Sequence[Round]:
-        return self._found[index]
+        return self._drawn[index]
 
 
 def _whole_cost(problem: Problem, fold: Fold, picks: Sequence[int] | None = None) -> float:
-    """What a choice comes to in the whole graph: each layer that was left out costs what its copy does."""
+    """Return the cost of a choice in the whole graph: each layer that was left out costs what its copy does."""
     shares = shares_of(problem, picks or [0] * len(problem.options))
     total = sum(shares.values())
     if fold.is_whole or len(fold.copies) < 3:
@@ -270,7 +270,7 @@ def _extracted(problem: Problem, choice: Mapping[Value, Value], strict: bool) ->
 
 
 def _greedy(fused: Fused, joined: Fused) -> Fused:
-    """What greedy fusion made, both of its passes as one."""
+    """Return greedy fusion's graph, both of its passes as one."""
     then = joined.graph.moved
     return Fused(
         replace(joined.graph, moved=follow(fused.graph.moved, then)),
@@ -284,7 +284,7 @@ def _search(
     egraph: EGraph,
     replayed: Replayed,
     clock: _Clock,
-    given: Callable[[], float],
+    original: Callable[[], float],
     greedy: Callable[[], float],
     chosen: Callable[[], float],
 ) -> Search:
@@ -305,7 +305,7 @@ def _search(
         seconds=clock.laps,
         phases=phases,
         stopped=tuple(dict.fromkeys(stopped)),
-        price_given=given,
+        price_original=original,
         price_greedy=greedy,
         price_chosen=chosen,
     )

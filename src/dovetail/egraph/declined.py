@@ -31,21 +31,22 @@ class Declined:
     def misses(
         self, missed: Iterable[Missed], applied: Iterable[Applied], ops: Mapping[str, FusedOp[...]]
     ) -> list[Missed]:
-        """The misses of greedy fusion as the search decided them, and what greedy fusion has made and this has not.
+        """Return the misses of greedy fusion as the search decided them, and the fusions that greedy made and the
+        search did not.
 
         What cost decided in greedy fusion says nothing here unless the search had that choice too.
         """
-        found: list[Missed] = []
+        misses_: list[Missed] = []
         priced = 0
         for miss in (*missed, *(_undone(a, ops[a.rule]) for a in applied if a.rule in ops)):
             if miss.reason not in (COST, PRIVATE) or miss.rule not in ops:
-                found.append(miss)
+                misses_.append(miss)
                 continue
             priced += 1
             prices = self._prices(miss, ops[miss.rule]) if priced <= _MOST_PRICED else None
             if prices is not None:
-                found.append(_priced(miss, *prices))
-        return found
+                misses_.append(_priced(miss, *prices))
+        return misses_
 
     def _prices(self, miss: Missed, op: FusedOp[...]) -> tuple[float, float] | None:
         """Seconds of the kernels that differ, with the fused op and without it; None where the search had no such."""
@@ -71,9 +72,9 @@ class Declined:
 
     @cached_property
     def _choice(self) -> HillClimb:
-        found = HillClimb(self.problem, self.picks)
-        found.begin(self.picks)
-        return found
+        climb = HillClimb(self.problem, self.picks)
+        climb.begin(self.picks)
+        return climb
 
     @cached_property
     def _numbers(self) -> dict[Value, int]:
@@ -81,7 +82,7 @@ class Declined:
 
 
 def _undone(fusion: Applied, op: FusedOp[...]) -> Missed:
-    """A fusion of greedy fusion as a miss, in case that the search has not made it."""
+    """Return a fusion of the greedy pass as a miss, in case the search has not made it."""
     caught: Mapping[str, Any] = op.of(fusion.value).names if fusion.value.op is op else {}
     return Missed(
         fusion.rule, fusion.variant, fusion.root, fusion.covers, COST, "", "", caught=caught, results=(fusion.root,)
@@ -89,8 +90,8 @@ def _undone(fusion: Applied, op: FusedOp[...]) -> Missed:
 
 
 def _priced(miss: Missed, with_it: float, without: float) -> Missed:
-    said = declined_by_cost(with_it, without)
-    message = f"{miss.message}: {said}" if miss.reason == PRIVATE else said
+    reason = declined_by_cost(with_it, without)
+    message = f"{miss.message}: {reason}" if miss.reason == PRIVATE else reason
     return replace(miss, message=message, hint=miss.hint if miss.reason == PRIVATE else "")
 
 

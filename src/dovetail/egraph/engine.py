@@ -14,7 +14,7 @@ from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 
-_GIVEN: tuple[Op, ...] = (leaf.INPUT, leaf.ARGUMENT)
+_ARGUMENTS: tuple[Op, ...] = (leaf.INPUT, leaf.ARGUMENT)
 
 
 class EGraph:
@@ -23,7 +23,7 @@ class EGraph:
     def __init__(self, uses: Mapping[Value, int] | None = None) -> None:
         self.uses: Mapping[Value, int] = uses or {}
         self.proofs = Proofs()
-        self.made_by: dict[Value, Application] = {}
+        self.producers: dict[Value, Application] = {}
         """Nodes that were not given, with the application that made them."""
         self._leader: dict[Value, Value] = {}
         self._nodes: dict[Value, list[Value]] = {}
@@ -40,7 +40,7 @@ class EGraph:
         return value in self._leader
 
     def find(self, value: Value) -> Value:
-        """The value that stands for the class of a value."""
+        """Return the value that stands for the class of a value."""
         leader = self._leader
         above = leader[value]
         while above is not value:
@@ -49,18 +49,20 @@ class EGraph:
         return value
 
     def equal(self, value: Value) -> Sequence[Value]:
-        """The nodes of the class of a value: each is an op on values that stand for classes."""
-        found = self._nodes.get(value)
-        if found is None:
-            found = self._nodes[self.find(value)] if value in self._leader else (value,)
-        return found
+        """Return the nodes of the class of a value: each is an op on values that stand for classes."""
+        nodes = self._nodes.get(value)
+        if nodes is None:
+            nodes = self._nodes[self.find(value)] if value in self._leader else (value,)
+        return nodes
 
     def is_constant(self, value: Value) -> bool:
-        """Whether it can be computed when parameters are bound."""
+        """Return whether it can be computed when parameters are bound."""
         return self.find(value) in self._constant
 
     def count_uses(self, value: Value) -> int:
-        """How often the graph as given reads the values of its class; what rules have made counts as read once."""
+        """Return how often the graph as written reads the values of its class; values that rules made count as read
+        once.
+        """
         return self.uses.get(self.find(value), 1)
 
     @property
@@ -80,14 +82,14 @@ class EGraph:
         return self.find(value)
 
     def _fresh(self, value: Value) -> list[Value]:
-        """A value and everything below it that is not known yet, operands first."""
+        """Return a value and everything below it that is not known yet, operands first."""
         known = self._leader
         if all([v in known for v in value.operands]):
             return [value]
         return [v for v in walk([value], until=known) if v not in known]
 
     def canonical(self, value: Value) -> Value:
-        """A known value as a node: on the values that stand for the classes of its operands."""
+        """Return a known value as a node: on the values that stand for the classes of its operands."""
         return value.with_operands(tuple([self.find(v) for v in value.operands]))
 
     def apply(self, application: Application) -> bool:
@@ -100,7 +102,7 @@ class EGraph:
                 size = self.size
                 self._insert(value)
                 if self.size > size:
-                    self.made_by[self.canonical(value)] = application
+                    self.producers[self.canonical(value)] = application
             if self.size == known and self.find(result) is self.find(application.root):
                 return False
         return self.union(application.root, result, application)
@@ -130,7 +132,7 @@ class EGraph:
                 self._renew(reader)
 
     def explain(self, one: Value, other: Value) -> list[Step]:
-        """By which applications two values of one class are equal."""
+        """Return the applications by which two values of one class are equal."""
         return self.proofs.explain(one, other)
 
     def _renew(self, reader: Value) -> None:
@@ -147,8 +149,8 @@ class EGraph:
                 nodes.append(renewed)
                 self.proofs.link(reader, renewed, None)
                 self._note(renewed)
-            if reader in self.made_by:
-                self.made_by.setdefault(renewed, self.made_by[reader])
+            if reader in self.producers:
+                self.producers.setdefault(renewed, self.producers[reader])
             home = self.find(home)
         if home not in self._constant and is_early(renewed, self._constant):
             self._constant.add(home)
@@ -181,14 +183,14 @@ class EGraph:
 
 
 def is_early(value: Value, constant: Container[Value]) -> bool:
-    """Whether parameters and constants alone decide it. A size that only an input tells is known later."""
-    if value.op in _GIVEN or not all([v in constant for v in value.operands]):
+    """Return whether parameters and constants alone decide it. A size that only an input has is known later."""
+    if value.op in _ARGUMENTS or not all([v in constant for v in value.operands]):
         return False
     return not any(True for _ in type_symbols(value.type))
 
 
 def egraph_of(values: Iterable[Value], uses: Mapping[Value, int] | None = None) -> EGraph:
-    """An e-graph of these values and all below them, each in a class of its own."""
+    """Return an e-graph of these values and all below them, each in a class of its own."""
     egraph = EGraph(uses)
     for value in values:
         egraph.add(value)

@@ -13,7 +13,7 @@ from dovetail.egraph.problem import Option, Problem
 MOST_CLASSES = 12
 """Problems with more classes that leave a choice are left to local search."""
 _MOST_STEPS = 20_000
-"""Who has not finished after so many is left to local search, too."""
+"""The number of steps after which local search takes over."""
 
 
 class _Partial(NamedTuple):
@@ -26,21 +26,21 @@ class _Partial(NamedTuple):
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether all choices can be looked at."""
+    """Return whether the choices are few enough to enumerate."""
     return sum([len(listed) > 1 for listed in problem.options]) <= MOST_CLASSES
 
 
 def cheapest(
     problem: Problem, known: Sequence[int], cost: float, toll: float, component: Mapping[int, int] | None = None
 ) -> tuple[int, ...] | None:
-    """The picks of the cheapest choice without a cycle; None where `known` is as cheap, or there are too many.
+    """Return the picks of the cheapest choice without a cycle; None where `known` is as cheap, or there are too many.
 
     Branch and bound: what is decided and the least that is open must stay below the best choice so far. `component` is
     what `components` says of the problem, where it is known.
     """
     home = components(problem) if component is None else component
     least = [min([_alone(option) for option in listed], default=0.0) for listed in problem.options]
-    found: tuple[int, ...] | None = None
+    best_picks: tuple[int, ...] | None = None
     best = cost
     stack = [_Partial({}, problem.roots, 0.0, 0.0)]
     steps = 0
@@ -60,12 +60,12 @@ def cheapest(
         picks = tuple([partial.picks.get(c, pick) for c, pick in enumerate(known)])
         total = cost_of(problem, picks) + max(partial.toll - toll, 0.0)
         if total < best:
-            best, found = total, picks
-    return found
+            best, best_picks = total, picks
+    return best_picks
 
 
 def _forced(problem: Problem, partial: _Partial, home: Mapping[int, int]) -> tuple[_Partial | None, int]:
-    """The same after the classes that leave no choice, and their number; None where they close a cycle.
+    """Return the choice after the classes that leave no choice, and their number; None where they close a cycle.
 
     A partial choice belongs to its caller alone: its picks are extended in place, because most classes are forced.
     """
@@ -89,27 +89,29 @@ def _forced(problem: Problem, partial: _Partial, home: Mapping[int, int]) -> tup
 
 
 def _decided(problem: Problem, partial: _Partial, home: Mapping[int, int]) -> list[_Partial]:
-    """The same with each option of the first open class that closes no cycle, the cheapest last."""
+    """Return the choice with each option of the first open class that closes no cycle, the cheapest last."""
     c, *later = partial.open
-    found: list[_Partial] = []
+    choices: list[_Partial] = []
     for index, option in enumerate(problem.options[c]):
         if _closes(problem, partial.picks, option.reads, c, home):
             continue
         fresh = [r for r in option.reads if r not in partial.picks and r not in later]
         cost, toll = partial.cost + _alone(option), partial.toll + option.toll
-        found.append(_Partial({**partial.picks, c: index}, (*later, *fresh), cost, toll))
-    return sorted(found, key=lambda p: -p.cost - p.toll)
+        choices.append(_Partial({**partial.picks, c: index}, (*later, *fresh), cost, toll))
+    return sorted(choices, key=lambda p: -p.cost - p.toll)
 
 
 def _alone(option: Option) -> float:
-    """The least that it adds to a run: what is joined with others may come free."""
+    """Return the least that it adds to a run: what is joined with others may be free."""
     return option.cost if option.part is None else 0.0
 
 
 def _closes(
     problem: Problem, picks: Mapping[int, int], starts: Sequence[int], goal: int, home: Mapping[int, int]
 ) -> bool:
-    """Whether what is decided leads from what a class reads back to it; a cycle stays in one component."""
+    """Return whether a path of decided options leads from what a class reads back to it; a cycle stays in one
+    component.
+    """
     own = home.get(goal)
     if own is None:
         return goal in starts

@@ -37,7 +37,7 @@ class Extraction:
 
 
 def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extraction:
-    """The best that local search finds from the choice by tree cost, and from the choices given.
+    """Return the best that local search reaches from the choice by tree cost, and from the starting choices.
 
     Of a small problem, the best there is.
     """
@@ -69,7 +69,7 @@ def _is_better(one: Extraction, other: Extraction) -> bool:
 
 
 def _gain(cost: float, toll: float, ops: int, total: float) -> float:
-    """What a change is worth. A toll more has to be won back; a toll less is no reason for a slower run."""
+    """Return the worth of a change. A larger toll has to be won back; a smaller toll is no reason for a slower run."""
     return -cost - max(toll, 0.0) - ops * _AN_OP * total
 
 
@@ -89,7 +89,7 @@ class HillClimb:
         """Seconds of a run, those of them that are no region's, and what is done once."""
         self.ops = 0
 
-    # Only a climb asks for these: who prices single changes does without.
+    # Only a climb reads these; pricing single changes does without.
 
     @cached_property
     def component(self) -> dict[int, int]:
@@ -106,13 +106,13 @@ class HillClimb:
 
     @cached_property
     def sharing(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Each class that options of several classes read, with those classes and options."""
+        """Return each class that options of several classes read, with those classes and options."""
         readers: dict[int, dict[int, int]] = {}
         for c in self.several:
             for index, option in enumerate(self.options[c]):
                 for r in option.reads:
                     readers.setdefault(r, {}).setdefault(c, index)
-        return [(r, list(found.items())) for r, found in readers.items() if len(found) > 1]
+        return [(r, list(options_of.items())) for r, options_of in readers.items() if len(options_of) > 1]
 
     def begin(self, picks: Sequence[int]) -> None:
         """Start from a choice without cycles; what stands as it stood when a climb ended was tried there."""
@@ -144,13 +144,13 @@ class HillClimb:
         return Extraction(tuple(self.picks), cost_of(self.problem, self.picks), self.toll, self.ops, self.cost)
 
     def _adopt(self, adopters: Sequence[tuple[int, int]]) -> bool:
-        """All live classes that can read a class do, if that pays."""
+        """Let all live classes that can read a class do so, if that pays."""
         if sum([self.picks[c] != index and bool(self.readers[c]) for c, index in adopters]) < 2:
             return False
         return self._try(adopters)
 
     def _leave(self, shared: int, adopters: Sequence[tuple[int, int]]) -> bool:
-        """All classes that read a class take what is cheapest by tree cost instead, if that pays."""
+        """Let all classes that read a class take their cheapest option by tree cost instead, if that pays."""
         if len(self.readers[shared]) < 2:
             return False
         leaving = [
@@ -161,7 +161,7 @@ class HillClimb:
         return len(leaving) > 1 and self._try(leaving)
 
     def _improve(self, c: int) -> bool:
-        """One class takes each option that lowers the cost."""
+        """Give one class each option that lowers the cost."""
         improved = False
         for index in range(len(self.options[c])):
             if self.readers[c] and index != self.picks[c]:
@@ -220,7 +220,7 @@ class HillClimb:
         )
 
     def _costs(self, classes: Iterable[int]) -> dict[int, float]:
-        """The costs of those of these classes that are live and in no region."""
+        """Return the costs of those of these classes that are live and in no region."""
         live = {c: self.options[c][self.picks[c]] for c in classes if self.readers[c]}
         return {c: option.cost for c, option in live.items() if option.part is None}
 
@@ -275,7 +275,7 @@ class HillClimb:
                 stack.extend([(r, c) for r in option.reads])
 
     def _cyclic(self, start: int) -> bool:
-        """Whether a class needs itself. Only classes of one component can."""
+        """Return whether a class needs itself. Only classes of one component can."""
         home = self.component.get(start)
         if home is None:
             return False

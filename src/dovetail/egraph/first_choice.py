@@ -10,7 +10,7 @@ from dovetail.egraph.problem import Problem
 
 
 def first_choice(problem: Problem) -> list[int]:
-    """For each class the first option all of whose classes were reached before: it can have no cycle."""
+    """Return for each class the first option all of whose classes were reached before: it can have no cycle."""
     options = problem.options
     readers: list[list[tuple[int, int]]] = [[] for _ in options]
     missing = [[len(option.reads) for option in listed] for listed in options]
@@ -35,7 +35,7 @@ def first_choice(problem: Problem) -> list[int]:
 
 
 def by_shared_cost(problem: Problem, first: Sequence[int]) -> list[int]:
-    """The cheapest option of each class by tree cost, where a class costs each of its readers an equal share.
+    """Return the cheapest option of each class by tree cost, where a class costs each of its readers an equal share.
 
     Without sharing, a chain of residual adds would double the cost at every layer, and no number could hold it.
     """
@@ -60,7 +60,7 @@ def by_shared_cost(problem: Problem, first: Sequence[int]) -> list[int]:
 
 
 def _reached(problem: Problem, first: Sequence[int]) -> list[int]:
-    """All classes, each after those that its first choice reads."""
+    """Return all classes, each after those that its first choice reads."""
     every = Problem(problem.options, tuple(c for c, listed in enumerate(problem.options) if listed))
     return every.live(first)
 

@@ -39,7 +39,7 @@ class Copy:
         return self.fold.is_whole or self.start <= self.fold.place_of(value) < self.stop
 
     def move(self, value: Value) -> Value:
-        """What a value of the folded graph is in this stretch."""
+        """Return the value of this stretch that stands for a value of the folded graph."""
         if self.fold.is_whole:
             return value
         known = self.now.get(value)
@@ -82,7 +82,7 @@ class Fold:
         return self.graph is self.whole
 
     def place_of(self, value: Value) -> int:
-        """Where a value is; one that rules made is where its last part is."""
+        """Return where a value is; for one that rules made, where its last part is."""
         known = self.place.get(value)
         if known is None:
             for each in walk([value], until=_Both(self._places, self.place)):
@@ -92,18 +92,18 @@ class Fold:
         return known
 
     def check(self, nodes: Mapping[Value, Value]) -> None:
-        """Whether what was chosen for the layer that is copied was chosen for the next one too."""
+        """Check that the choice for the layer that is copied is also the choice for the next one."""
         if self.next_layer is None:
             return
         layer, after, tail = self.copies[1], self.next_layer, self.copies[-1]
-        wanted = {after.move(v): after.move(n) for v, n in nodes.items() if layer.owns(v)}
-        found = {tail.move(v): tail.move(n) for v, n in nodes.items() if after.owns(v)}
-        if wanted != found:
+        expected = {after.move(v): after.move(n) for v, n in nodes.items() if layer.owns(v)}
+        next_nodes = {tail.move(v): tail.move(n) for v, n in nodes.items() if after.owns(v)}
+        if expected != next_nodes:
             raise UnfoldableError("neighbouring layers were decided differently")
 
 
 def unfolded(graph: Graph) -> Fold:
-    """A graph that stands for itself."""
+    """Return a graph that stands for itself."""
     fold = Fold(graph, graph, {v: i for i, v in enumerate(graph.values)}, 0)
     only = Copy(0, len(graph.values) + 1, fold, {})
     fold.copies.append(only)
@@ -112,10 +112,10 @@ def unfolded(graph: Graph) -> Fold:
 
 
 def folded(graph: Graph, layers: Layers | None = None) -> Fold | None:
-    """The graph with all but a few of its equal layers left out; None where there are not enough of them."""
+    """Return the graph with all but a few of its equal layers left out; None where there are too few of them."""
     layers = layers or Layers(graph)
-    found = sorted(layers.runs, key=lambda run: -run.period * run.times)
-    stretch = _stretch(layers, found[0]) if found else None
+    longest_first = sorted(layers.runs, key=lambda run: -run.period * run.times)
+    stretch = _stretch(layers, longest_first[0]) if longest_first else None
     if stretch is None:
         return None
     starts, seen, period = stretch
@@ -125,7 +125,9 @@ def folded(graph: Graph, layers: Layers | None = None) -> Fold | None:
 
 
 def _stretch(layers: Layers, run: Run) -> tuple[list[int], list[Seen], int] | None:
-    """The longest row of layers that look the same and hand on their results in the same way: where each begins."""
+    """Return where each layer begins, of the longest row of layers that look the same and hand on results in the same
+    way.
+    """
     starts = layers.cuts(run)
     windows = [Piece(max(at - halo_of(run), 0), at, at + run.period) for at in starts if at + run.period <= run.stop]
     seen = [layers.seen(window) for window in windows]
@@ -143,7 +145,7 @@ def _stretch(layers: Layers, run: Run) -> tuple[list[int], list[Seen], int] | No
 
 
 def _goes_on(seen: Sequence[Seen], at: int, since: int, period: int) -> bool:
-    """Whether a layer reads what the one before it reads, one layer on, or the very same."""
+    """Return whether a layer reads what the one before it reads, one layer on, or the very same."""
     steps = [b - a for a, b in zip(_positions(seen[at - 1]), _positions(seen[at]), strict=True)]
     if any(step not in (0, period) for step in steps):
         return False
@@ -153,11 +155,11 @@ def _goes_on(seen: Sequence[Seen], at: int, since: int, period: int) -> bool:
 
 
 def _positions(seen: Seen) -> tuple[int, ...]:
-    return (*seen.given, *seen.shown)
+    return (*seen.outside, *seen.shown)
 
 
 def _shortened(layers: Layers, first: int, begin: int, end: int) -> dict[int, Value] | None:
-    """The values behind the layers that are left out, reading what stands before these instead."""
+    """Return the values after the layers that are left out, which read the values before these instead."""
     shift = end - begin
     now: dict[int, Value] = {}
     for at in range(end, len(layers.values)):

@@ -1,4 +1,4 @@
-"""Groups in the e-graph: members that share an operand, and the joined form beside them."""
+"""Groups in the e-graph: members that share an operand, and their joined form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Member(NamedTuple):
 
 
 class Joining:
-    """Everything that could be joined is, beside the members as they are; the cost decides who takes it."""
+    """Adds the joined form of every group to its members; the cost decides which readers take it."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -28,7 +28,7 @@ class Joining:
         for variant in group.variants:
             self._at_root.setdefault(variant.pattern.op, []).append(variant)
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         sharing: dict[Hashable, dict[Value, _Member]] = {}
         for node in nodes:
             for variant in self._at_root.get(node.op, ()):

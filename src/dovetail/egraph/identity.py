@@ -19,23 +19,23 @@ from dovetail.match import Outlines, matches
 from dovetail.match.outline import outline_of
 
 Sides: TypeAlias = Callable[..., Iterator[Value]]
-"""Yields the left side, then the right one; the second is only asked for where types are known."""
-_MOST_WAYS = 8
+"""Yields the left side, then the right one; the second is only computed where types are known."""
+_MAX_MATCHES = 8
 """In which one node may match, by what its operands equal: a bound, so that a large class costs no more than others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a condition may ask about the values that an identity caught, beside their types."""
+    """What a condition may read of the values that an identity caught, in addition to their types."""
 
     egraph: EGraph
 
     def is_constant(self, *values: Value) -> bool:
-        """Whether all of them are known when parameters are bound."""
+        """Return whether all of them are known when parameters are bound."""
         return all(self.egraph.is_constant(v) for v in values if v in self.egraph)
 
     def is_one_of(self, value: Value, *ops: Op) -> bool:
-        """Whether one of these ops computes it, or a value that it equals."""
+        """Return whether one of these ops computes it, or a value that it equals."""
         return value in self.egraph and any([v.op in ops for v in self.egraph.equal(value)])
 
     def is_read_once(self, value: Value) -> bool:
@@ -63,7 +63,7 @@ class Identity:
         self.outline = outline_of(self.pattern)
 
     def right(self, names: Mapping[str, Any], sight: Sight) -> Value | None:
-        """The right side for what was caught; None where the condition refuses or the types do not fit."""
+        """Return the right side for what was caught; None where the condition refuses or the types do not fit."""
         if self.when is not None and not self.when(**{n: sight if n == "sight" else names[n] for n in self._asks}):
             return None
         try:
@@ -90,12 +90,12 @@ class Identities:
             if admitted(each.numerics, strict):
                 self._at_root.setdefault(each.pattern.op, _Glance()).add(each)
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         sight = Sight(egraph)
         for node in nodes:
             glance = self._at_root.get(node.op)
             for each in () if glance is None else glance.at(node, egraph):
-                for bound in islice(matches(each.pattern, node, equal=egraph.equal), _MOST_WAYS):
+                for bound in islice(matches(each.pattern, node, equal=egraph.equal), _MAX_MATCHES):
                     result = each.right(bound.names, sight)
                     if result is None or result.known_type != node.known_type:
                         continue
@@ -116,6 +116,6 @@ class _Glance:
         self._listed.append((self._outlines.number(identity.outline), identity))
 
     def at(self, node: Value, egraph: EGraph) -> Sequence[Identity]:
-        """Those whose outlines fit, in the order in which they were added."""
+        """Return those whose outlines fit, in the order in which they were added."""
         fitting = self._outlines.fitting(node, equal=egraph.equal)
         return [identity for number, identity in self._listed if number in fitting] if fitting else ()

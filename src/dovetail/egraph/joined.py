@@ -32,7 +32,9 @@ class Joined:
         self._dirty: set[int] = set()
 
     def update(self, touched: Iterable[int]) -> float:
-        """What changes where these classes have other options or other readers than before; readers come first."""
+        """Return the change in cost where these classes have other options or other readers than before; readers come
+        first.
+        """
         self._undo, dirty = [], set[int]()
         self._dirty = dirty
         home = self._home
@@ -60,21 +62,21 @@ class Joined:
         return self._reprice(dirty)
 
     def changed(self) -> list[int]:
-        """The classes of all regions that the last update has looked at, and those that it took out of one."""
+        """Return the classes of all regions that the last update visited, and those that it took out of one."""
         return [c for root in self._dirty for c in self._members.get(root, ())] + [c for c, _ in self._undo]
 
     def changed_prices(self) -> dict[int, float]:
-        """The regions whose price the last update has changed, with what it is now."""
+        """Return the regions whose price the last update changed, with their new price."""
         return {root: self.prices[root] for root in self._were}
 
     def unlike(self, other: Joined) -> set[int]:
-        """The classes of all regions that have other members or another price in another choice."""
-        found: set[int] = set()
+        """Return the classes of all regions that have other members or another price in another choice."""
+        classes: set[int] = set()
         for root in self._members.keys() | other._members.keys():
             here, there = self._members.get(root, set[int]()), other._members.get(root, set[int]())
             if here != there or self.prices.get(root) != other.prices.get(root):
-                found |= here | there
-        return found
+                classes |= here | there
+        return classes
 
     def undo(self) -> None:
         """Take the last update back."""
@@ -102,20 +104,20 @@ class Joined:
             self._members.setdefault(home, set()).add(c)
 
     def _home_of(self, c: int) -> int | None:
-        """The region of all readers, if there is one; otherwise a region begins here."""
+        """Return the region of all readers, if there is one; otherwise a region begins here."""
         part = self._part(c)
         if part is None or not self._readers[c]:
             return None
-        found: int | None = None
+        common: int | None = None
         for reader in self._readers[c]:
             home = self._home.get(reader)
-            if home is None or (found is not None and home != found):
+            if home is None or (common is not None and home != common):
                 return c
             above = self._part(reader)
             if above is None or (above.view and (home == reader or not part.view)):
                 return c
-            found = home
-        return found
+            common = home
+        return common
 
     def _reprice(self, dirty: Iterable[int]) -> float:
         self._were = {}
@@ -130,7 +132,7 @@ class Joined:
         return change
 
     def _price(self, root: int) -> float:
-        """One kernel for all that stand in a region; a single op is a kernel as it is."""
+        """Return the price of one kernel for all members of a region; a single op is a kernel as it is."""
         members = self._members[root]
         steps = [c for c in members if self._is_step(c)]
         if len(steps) < 2:
@@ -147,18 +149,18 @@ class Joined:
         return self._problem.region(root, flops, read)
 
     def _base(self, c: int, members: Collection[int]) -> int:
-        """What a chain of views inside a region is a view of."""
+        """Return the base of a chain of views inside a region."""
         while c in members:
             c = self._options[c][self._picks[c]].reads[0]
         return c
 
 
 OUTSIDE = -1
-"""Who reads the roots: nobody that anything could be joined with."""
+"""The reader of the roots: nothing can be joined with it."""
 
 
 def readers_of(problem: Problem, picks: Sequence[int], live: Iterable[int]) -> list[set[int]]:
-    """Who reads each class, among those that the roots need."""
+    """Return the readers of each class, among those that the roots need."""
     readers: list[set[int]] = [set() for _ in problem.options]
     for root in problem.roots:
         readers[root].add(OUTSIDE)
@@ -169,7 +171,7 @@ def readers_of(problem: Problem, picks: Sequence[int], live: Iterable[int]) -> l
 
 
 def shares_of(problem: Problem, picks: Sequence[int]) -> dict[int, float]:
-    """What each kernel costs, by the class that it writes: each class once, and what is joined as one."""
+    """Return the cost of each kernel by the class that it writes: each class once, and a region as one."""
     live = problem.live(picks)
     joined = Joined(problem, picks, readers_of(problem, picks, live))
     joined.update(reversed(live))
@@ -178,12 +180,12 @@ def shares_of(problem: Problem, picks: Sequence[int]) -> dict[int, float]:
 
 
 def cost_of(problem: Problem, picks: Sequence[int]) -> float:
-    """What everything that the roots need costs in each run."""
+    """Return the cost per run of everything that the roots need."""
     return sum(shares_of(problem, picks).values())
 
 
 def graph_seconds(graph: Graph, seconds: Prices) -> float:
-    """What each run of a graph costs by the same measure: weight-only work was done before."""
+    """Return the cost of each run of a graph by the same measure: weight-only work was done before."""
     return cost_of(problem_of_graph(graph, seconds), [0] * len(graph.values))
 
 

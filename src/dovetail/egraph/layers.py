@@ -30,7 +30,7 @@ _CANDIDATES = 6
 _HALO = 48
 """How many values before a piece its window shows at least, in whole layers; patterns reach less far."""
 _SMALL = 64
-"""What is made of so few values is shown wherever it is read: a mask, the angles of a rotation, a number."""
+"""An expression of at most this many values shows wherever it is read: a mask, the angles of a rotation, a number."""
 
 
 class Run(NamedTuple):
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 def halo_of(run: Run) -> int:
-    """How far back the windows of a run go: whole layers, and enough of them."""
+    """Return how far back the windows of a run go: whole layers, and enough of them."""
     return run.period * -(-_HALO // run.period)
 
 
@@ -63,7 +63,7 @@ class Seen:
     """What a window shows, in full."""
 
     key: Hashable
-    given: tuple[int, ...]
+    outside: tuple[int, ...]
     """The positions outside that it reads and does not show, in the order in which they are met."""
     shown: tuple[int, ...]
     """The positions that it shows: what is small and stands further back, the halo, the piece itself."""
@@ -75,9 +75,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A window without names: stand-ins for what it is given, then its values; those before `core` are its halo."""
+    """A window without names: stand-ins for outside reads, then its values; those before `core` are its halo."""
 
-    given: tuple[Value, ...]
+    outside: tuple[Value, ...]
     values: tuple[Value, ...]
     core: int
     uses: dict[Value, int]
@@ -109,7 +109,7 @@ class Layers:
         return runs(self.looks)
 
     def pieces(self) -> list[Piece]:
-        """The graph cut between the stretches that repeat, where the fewest values are handed over."""
+        """Return the graph cut between the stretches that repeat, where the fewest values are handed over."""
         borders: dict[int, int] = {0: 0}
         for run in self.runs:
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
@@ -120,14 +120,14 @@ class Layers:
         return [Piece(max(a - borders[a], 0), a, b) for a, b in zip(starts, stops, strict=True)]
 
     def _repeats(self, run: Run) -> bool:
-        """Whether windows in the middle of a run look the same; the nodes of a tree of sums do not."""
+        """Return whether windows in the middle of a run look the same; the nodes of a tree of sums do not."""
         starts = self.cuts(run)
         at = starts[(len(starts) - 1) // 2]
         some, next_ = (Piece(max(a - halo_of(run), 0), a, a + run.period) for a in (at - run.period, at))
         return at + run.period <= run.stop and self.seen(some).key == self.seen(next_).key
 
     def cuts(self, run: Run) -> list[int]:
-        """Where the layers of a run begin and the last one ends: the fewest values are handed over there."""
+        """Return where the layers of a run begin and the last one ends: where the fewest values are handed over."""
         first = min(range(run.start, run.start + run.period), key=lambda at: (self.crossing[at + run.period], at))
         return list(range(first, run.stop + 1, run.period))
 
@@ -145,33 +145,35 @@ class Layers:
         return list(accumulate(change))
 
     def seen(self, piece: Piece) -> Seen:
-        """What the window of a piece shows."""
+        """Return what the window of a piece shows."""
         before = self._small(piece)
         shown = (*before, *range(piece.window, piece.stop))
         number = {at: i for i, at in enumerate(shown)}
-        given: dict[int, int] = {}
+        outside_of: dict[int, int] = {}
         rows: list[tuple[int, int, tuple[int, ...]]] = []
         for at in shown:
-            refs = [number[r] if r in number else -1 - given.setdefault(r, len(given)) for r in self.reads[at]]
+            refs = [
+                number[r] if r in number else -1 - outside_of.setdefault(r, len(outside_of)) for r in self.reads[at]
+            ]
             rows.append((self.looks[at], self.uses[at], tuple(refs)))
-        outside = tuple([(self.values[r].type, self.early[r]) for r in given])
-        return Seen((len(before) + piece.start - piece.window, outside, tuple(rows)), tuple(given), shown)
+        outside = tuple([(self.values[r].type, self.early[r]) for r in outside_of])
+        return Seen((len(before) + piece.start - piece.window, outside, tuple(rows)), tuple(outside_of), shown)
 
     def _small(self, piece: Piece) -> list[int]:
-        """What is small, stands before the window, and is read in it; with all that it is made of, in order."""
-        found: set[int] = set()
+        """Return what is small, comes before the window, and is read in it, with everything below it, in order."""
+        positions: set[int] = set()
         stack = [r for at in range(piece.window, piece.stop) for r in self.reads[at] if r < piece.window]
         while stack:
             at = stack.pop()
-            if at < piece.window and at not in found and self.sizes[at] <= _SMALL:
-                found.add(at)
+            if at < piece.window and at not in positions and self.sizes[at] <= _SMALL:
+                positions.add(at)
                 stack.extend(self.reads[at])
-        return sorted(found)
+        return sorted(positions)
 
     def template(self, seen: Seen, core: int) -> Template:
-        """The window with stand-ins for everything that it is given."""
+        """Return the window with stand-ins for the values that it reads from outside."""
         standing: dict[int, Value] = {}
-        for number, at in enumerate(seen.given):
+        for number, at in enumerate(seen.outside):
             op = leaf.PARAM if self.early[at] else leaf.INPUT
             standing[at] = make(op, (), {"name": f"given.{number}", "type": self.values[at].type})
         for number, at in enumerate(seen.shown):
@@ -182,15 +184,15 @@ class Layers:
                 standing[at] = value.with_operands(tuple([standing[r] for r in self.reads[at]]))
         shown = tuple([standing[at] for at in seen.shown])
         uses = {v: self.uses[at] for at, v in zip(seen.shown, shown, strict=True)}
-        return Template(tuple([standing[at] for at in seen.given]), shown, core, uses)
+        return Template(tuple([standing[at] for at in seen.outside]), shown, core, uses)
 
     def actual(self, seen: Seen) -> list[Value]:
-        """The values that the stand-ins of a template and its values stand for, in that order."""
-        return [self.values[at] for at in (*seen.given, *seen.shown)]
+        """Return the values that the stand-ins of a template and its values stand for, in that order."""
+        return [self.values[at] for at in (*seen.outside, *seen.shown)]
 
 
 def _in_layers(graph: Graph) -> list[Value]:
-    """The values, operands first, with sums of single numbers just before what reads them.
+    """Return the values, operands first, with sums of single numbers just before what reads them.
 
     The norm of all gradients is a tree of such sums. Its nodes would stand in each backward layer at another place.
     """
@@ -200,14 +202,14 @@ def _in_layers(graph: Graph) -> list[Value]:
     order: list[Value] = []
     for value in graph.values:
         if value not in late:
-            stack, found = list(value.operands), [value]
+            stack, sums = list(value.operands), [value]
             while stack:
                 operand = stack.pop()
                 if operand in late:
                     late.remove(operand)
-                    found.append(operand)
+                    sums.append(operand)
                     stack += operand.operands
-            order += reversed(found)
+            order += reversed(sums)
     return [*order, *(v for v in graph.values if v in late)]
 
 
@@ -217,7 +219,7 @@ def _is_sum_of_numbers(value: Value) -> bool:
 
 
 def _look(value: Value) -> Hashable:
-    """A value without its operands: constants by what they hold, parameters and inputs without their names."""
+    """Return a value without its operands: constants by their contents, parameters and inputs without their names."""
     op = value.op
     if op is leaf.CONST:
         return value
@@ -227,22 +229,22 @@ def _look(value: Value) -> Hashable:
 
 
 def runs(looks: Sequence[int]) -> list[Run]:
-    """The stretches that repeat at once, in order: the longest is taken first, then what is left is looked at."""
+    """Return the stretches that repeat, in order: take the longest first, then search what remains."""
     row = np.asarray(looks)
-    found: list[Run] = []
+    stretches: list[Run] = []
     waiting = [(0, len(looks))]
     while waiting:
         start, stop = waiting.pop()
         run = _longest(row[start:stop])
         if run is not None:
             begins, ends = start + run.start, start + run.start + run.period * run.times
-            found.append(Run(begins, run.period, run.times))
+            stretches.append(Run(begins, run.period, run.times))
             waiting += [(start, begins), (ends, stop)]
-    return sorted(found)
+    return sorted(stretches)
 
 
 def _longest(row: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Run | None:
-    """The run that covers most of a row."""
+    """Return the run that covers most of a row."""
     best: Run | None = None
     for period in _periods(row.tolist()):
         same = np.concatenate(([False], row[:-period] == row[period:], [False]))

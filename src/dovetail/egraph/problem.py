@@ -50,7 +50,7 @@ class Extent(NamedTuple):
     """What a kernel moves of a class that it reads or writes."""
 
     bytes: int
-    given: bool
+    is_argument: bool
     """Whether it was there before a run began."""
     early: bool = False
     """Whether weights alone decide it."""
@@ -68,18 +68,18 @@ class Problem:
     prices: Prices | None = None
 
     def region(self, root: int, flops: int, read: Mapping[int, Collection[int]]) -> float:
-        """What a kernel costs that writes one class and reads others, each as far as the views of it go."""
-        total, given = self.extents[root].bytes, 0
+        """Return the cost of a kernel that writes one class and reads others, each as far as its views reach."""
+        total, weights = self.extents[root].bytes, 0
         for base, views in read.items():
             bytes = min(self.extents[base].bytes, sum([self.extents[v].bytes for v in views]))
             total += bytes
-            given += bytes if self.extents[base].given else 0
+            weights += bytes if self.extents[base].is_argument else 0
         assert self.prices is not None
-        return self.prices.machine.seconds(Cost(flops, total, given))
+        return self.prices.machine.seconds(Cost(flops, total, weights))
 
     def live(self, picks: Sequence[int]) -> list[int]:
-        """The classes that the roots need, operands before readers. There must be no cycle."""
-        found: list[int] = []
+        """Return the classes that the roots need, operands before readers. There must be no cycle."""
+        classes: list[int] = []
         opened, done = bytearray(len(self.options)), bytearray(len(self.options))
         stack = list(reversed(self.roots))
         while stack:
@@ -91,12 +91,12 @@ class Problem:
             stack.pop()
             if not done[c]:
                 done[c] = 1
-                found.append(c)
-        return found
+                classes.append(c)
+        return classes
 
 
 def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: Iterable[Value] = ()) -> Problem:
-    """The classes below the roots. Of options that read the same, the cheapest stays, and those to `keep`."""
+    """Return the classes below the roots. Of options that read the same, keep the cheapest, and those to `keep`."""
     kept = set(keep)
     number: dict[Value, int] = {}
     names: list[Value] = []
@@ -133,24 +133,24 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
         extents.append(_extent(leader, seconds, early=early))
         position += 1
     for c, stake in _stakes(options, extents).items():
-        options[c] = [_told(option, stake) for option in options[c]]
+        options[c] = [_with_stake(option, stake) for option in options[c]]
     return Problem(options, tops, names, extents, seconds)
 
 
 def _stakes(options: Sequence[Sequence[Option]], extents: Sequence[Extent]) -> dict[int, float]:
-    """For what weights alone decide: the cost of the cheapest kernel of a run that reads it, or what is made of it."""
-    found: dict[int, float] = {}
+    """Return the cost of the cheapest per-run kernel that depends on each class that weights alone decide."""
+    stakes: dict[int, float] = {}
     waiting = [(option.cost, option.reads) for listed in options for option in listed if option.cost]
     while waiting:
         cost, reads = waiting.pop()
         for r in reads:
-            if extents[r].early and cost < found.get(r, inf):
-                found[r] = cost
+            if extents[r].early and cost < stakes.get(r, inf):
+                stakes[r] = cost
                 waiting += [(cost, option.reads) for option in options[r] if option.reads]
-    return found
+    return stakes
 
 
-def _told(option: Option, stake: float) -> Option:
+def _with_stake(option: Option, stake: float) -> Option:
     return option._replace(toll=option.toll + LEAST_WORTH * stake) if option.toll else option
 
 
@@ -165,7 +165,7 @@ def _option(met: Value, node: Value, reads: tuple[int, ...], seconds: Prices, *,
 
 
 def part_of(node: Value, seconds: Prices) -> Part | None:
-    """What a node would bring to a region."""
+    """Return what a node would bring to a region."""
     if node.op.elementwise:
         return Part(estimate(flops_of(node), seconds.sizes))
     return Part(0, view=True) if is_prologue(node) else None
@@ -179,7 +179,7 @@ def _extent(value: Value, seconds: Prices, *, early: bool) -> Extent:
 
 
 def problem_of_graph(graph: Graph, seconds: Prices) -> Problem:
-    """A graph as a problem that leaves no choice."""
+    """Return a graph as a problem that leaves no choice."""
     early: set[Value] = set()
     number = {v: at for at, v in enumerate(graph.values)}
     options: list[list[Option]] = []

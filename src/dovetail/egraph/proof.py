@@ -52,7 +52,7 @@ class Proofs:
         self._edges.setdefault(other, []).append((one, why))
 
     def path(self, start: Value, goal: Value) -> list[tuple[Value, Value, Application | None]]:
-        """The edges between two equal values; there is one way only."""
+        """Return the edges between two equal values; there is one path only."""
         came: dict[Value, tuple[Value, Application | None]] = {}
         waiting = deque([start])
         while waiting and goal not in came and start is not goal:
@@ -61,16 +61,16 @@ class Proofs:
                 if other not in came and other is not start:
                     came[other] = (value, why)
                     waiting.append(other)
-        found: list[tuple[Value, Value, Application | None]] = []
+        edges: list[tuple[Value, Value, Application | None]] = []
         while goal is not start:
             before, why = came[goal]
-            found.append((before, goal, why))
+            edges.append((before, goal, why))
             goal = before
-        found.reverse()
-        return found
+        edges.reverse()
+        return edges
 
     def explain(self, start: Value, goal: Value) -> list[Step]:
-        """The applications by which two values are equal, those of their operands first; each once."""
+        """Return the applications by which two values are equal, those of their operands first; each once."""
         steps: dict[Application, None] = {}
         seen: set[tuple[Value, Value]] = set()
         agenda: list[tuple[Value, Value] | Application] = [(start, goal)]
@@ -92,7 +92,7 @@ class Proofs:
 
 
 def matched(application: Application, root: Value | None = None) -> Value:
-    """The value that the pattern was found in, or one inside, with everything in it as the pattern has it."""
+    """Return the value that the pattern matched, or one inside, with everything in it as the pattern has it."""
     top = application.root if root is None else root
     taken, inside = dict(application.taken), set(application.covers)
     built: dict[Value, Value] = {}

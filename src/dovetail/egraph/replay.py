@@ -33,7 +33,7 @@ class Replayed:
 
 
 def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph) -> Replayed:
-    """Solve each window that looks different once, and apply what was found at every place that looks like it."""
+    """Solve each window that looks different once, and apply its solution at every place that looks like it."""
     known: dict[Hashable, Solved] = {}
     done = Replayed()
     pieces = layers.pieces()
@@ -43,14 +43,14 @@ def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph)
         # What hardly repeats is solved where it stands.
         return Replayed([saturate(into, phases, budget)], 1)
     for piece, seen in zip(pieces, views, strict=True):
-        found = known.get(seen.key)
-        if found is None:
-            found = known[seen.key] = _solved(
+        solved = known.get(seen.key)
+        if solved is None:
+            solved = known[seen.key] = _solved(
                 layers.template(seen, len(seen.shown) - (piece.stop - piece.start)), phases, budget
             )
-            done.solved.append(found.saturation)
+            done.solved.append(solved.saturation)
         done.pieces += 1
-        _replay(found, layers.actual(seen), into)
+        _replay(solved, layers.actual(seen), into)
     into.rebuild()
     return done
 
@@ -61,27 +61,27 @@ def _solved(template: Template, phases: Sequence[Phase], budget: Budget) -> Solv
     core = {egraph.find(v) for v in template.values[template.core :]}
     halo = {egraph.find(v) for v in template.values[: template.core]} - core
 
-    def is_ours(found: Application) -> bool:
-        """Whether it reaches beyond the halo; what lies within it is for the piece before to say."""
-        return any([egraph.add(v) not in halo for v in (found.root, *found.covers)])
+    def is_ours(application: Application) -> bool:
+        """Return whether it reaches beyond the halo; the piece before decides what is within it."""
+        return any([egraph.add(v) not in halo for v in (application.root, *application.covers)])
 
     return Solved(template, tuple(filter(is_ours, saturation.log)), saturation)
 
 
 def _replay(solved: Solved, actual: Sequence[Value], into: EGraph) -> None:
     template = solved.template
-    now = dict(zip((*template.given, *template.values), actual, strict=True))
+    now = dict(zip((*template.outside, *template.values), actual, strict=True))
     move = mover(now)
-    for found in solved.log:
+    for application in solved.log:
         into.apply(
             Application(
-                found.rule,
-                found.variant,
-                found.numerics,
-                move(found.root),
-                move(found.result),
-                tuple([move(v) for v in found.covers]),
-                tuple([(move(a), move(b)) for a, b in found.taken]),
+                application.rule,
+                application.variant,
+                application.numerics,
+                move(application.root),
+                move(application.result),
+                tuple([move(v) for v in application.covers]),
+                tuple([(move(a), move(b)) for a, b in application.taken]),
             )
         )
 

@@ -16,15 +16,15 @@ from dovetail.ir.type import TupleType
 from dovetail.ir.value import Op, Value
 from dovetail.match import Bound, Outlines, matches
 
-_MOST_WAYS = 16
-"""How many ways to match one pattern at one node are tried."""
+_MAX_MATCHES = 16
+"""How many matches of one pattern at one node are tried."""
 
 
 class RuleSet(Protocol):
     """Rules that are looked for together, all on the same e-graph, before any of them is applied."""
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
-        """What the rules find at these nodes; the e-graph is only read."""
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        """Yield the applications of the rules at these nodes, and leave the e-graph as it is."""
         ...
 
 
@@ -44,7 +44,7 @@ class Rewrite(Protocol):
 
 
 def admitted(numerics: Numerics, strict: bool) -> bool:
-    """Whether a rule may be used; strictly, only those that keep every bit."""
+    """Return whether a rule may be used; strictly, only those that keep every bit."""
     return not strict or STRICTNESS[numerics] == 0
 
 
@@ -58,7 +58,7 @@ class Rewrites:
                 for op in rewrite.ops:
                     self._by_op.setdefault(op, []).append(rewrite)
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         for node in nodes:
             if node.op in self._by_op:
                 yield from self._at(node)
@@ -78,7 +78,7 @@ class Unfolding:
     def __init__(self, ops: Sequence[FusedOp[...]]) -> None:
         self._ops: frozenset[Op] = frozenset(ops)
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         for node in nodes:
             body = node.op.expansion(node.operands, node.attrs) if node.op in self._ops else None
             if body is not None and body.known_type == node.known_type and body.op is not leaf.PACK:
@@ -105,7 +105,7 @@ class Declared:
         self._needs = frozenset[Op]().union(*[variant.needs for _, variant in listed])
         self._known: dict[frozenset[Op], dict[Op, _Glance]] = {}
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         at_root = self._at_root(self._needs & egraph.ops)
         for node in nodes:
             glance = at_root.get(node.op)
@@ -113,7 +113,7 @@ class Declared:
                 yield from self._at(egraph, node, glance)
 
     def _at_root(self, there: frozenset[Op]) -> dict[Op, _Glance]:
-        """The patterns that these ops allow, by their root ops."""
+        """Return the patterns that these ops allow, by their root ops."""
         glances = self._known.get(there)
         if glances is None:
             glances = self._known[there] = {}
@@ -123,32 +123,32 @@ class Declared:
         return glances
 
     def _at(self, egraph: EGraph, node: Value, glance: _Glance) -> Iterator[Application]:
-        found: set[tuple[Form, frozenset[Value]]] = set()
-        ways: dict[Value, list[Bound]] = {}
+        seen: set[tuple[Form, frozenset[Value]]] = set()
+        bounds: dict[Value, list[Bound]] = {}
         for form in glance.at(node, egraph):
             pattern = form.variant.pattern
             # Forms that differ in what they keep look for the same.
-            if pattern not in ways:
-                ways[pattern] = list(islice(matches(pattern, node, equal=egraph.equal), _MOST_WAYS))
-            for bound in ways[pattern]:
+            if pattern not in bounds:
+                bounds[pattern] = list(islice(matches(pattern, node, equal=egraph.equal), _MAX_MATCHES))
+            for bound in bounds[pattern]:
                 # Another order of the same operands would be another node of the same cost.
                 key = (form, frozenset(bound.covered.values()))
-                if key not in found:
+                if key not in seen:
                     applications = applied(form, bound, node, egraph)
                     if applications:
-                        found.add(key)
+                        seen.add(key)
                         yield from applications
 
 
 def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Application, ...]:
-    """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
+    """Return the equalities of one match, one for each result; none where a guard refuses or the types differ."""
     numerics = numerics_of(form.variant, bound)
     if not admitted(numerics, form.strict):
         return ()
     names: dict[str, Any] = {**form.variant.fixed, **bound.names}
-    asked = {**names, "result": root}
+    bound_values = {**names, "result": root}
     for guard in form.op.guards:
-        if not guard.check(asked):
+        if not guard.check(bound_values):
             return ()
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     instead = taken(covers, egraph)

@@ -26,10 +26,10 @@ class Budget:
     rounds: int = 6
     """How often the rules of one phase are tried."""
     seconds: float | None = None
-    """How long all of it may take, for those who would rather have less than wait; then two runs may differ."""
+    """The time limit of the search. With one, two runs may differ."""
 
     def at_most(self, limit: int, size: int) -> int:
-        """A limit for an e-graph of a size: large graphs may have more of everything."""
+        """Return a limit for an e-graph of a size: large graphs may have more of everything."""
         return max(limit, self.growth * size)
 
 
@@ -84,13 +84,13 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
 def _run(
     egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float | None, looked: set[Value]
 ) -> Stopped | None:
-    """One phase. All matches of a round are found on one e-graph, then applied."""
+    """Run one phase. All matches of a round are collected from one e-graph, then applied."""
     for _ in range(limits.rounds if phase.repeats else 1):
         nodes = [node for node in egraph.nodes if node not in looked]
         looked.update(nodes)
-        found, stopped = _found(egraph, phase, nodes, limits, ends)
+        matches, stopped = _round(egraph, phase, nodes, limits, ends)
         news = 0
-        for application in found:
+        for application in matches:
             if egraph.apply(application):
                 news += 1
                 done.log.append(application)
@@ -104,16 +104,16 @@ def _run(
     return Stopped(phase.name, "rounds", f"{limits.rounds} rounds were not enough") if phase.repeats else None
 
 
-def _found(
+def _round(
     egraph: EGraph, phase: Phase, nodes: Sequence[Value], limits: Budget, ends: float | None
 ) -> tuple[list[Application], Stopped | None]:
-    """The matches of one round, and the limit that ended it, if one did."""
-    found: list[Application] = []
+    """Return the matches of one round, and the limit that ended it, if one did."""
+    matches: list[Application] = []
     most = limits.at_most(limits.matches, egraph.size)
-    for application in phase.rules.found(egraph, nodes):
-        found.append(application)
-        if len(found) >= most:
-            return found, Stopped(phase.name, "matches", f"{most:,} matches were found in one round")
+    for application in phase.rules.applications(egraph, nodes):
+        matches.append(application)
+        if len(matches) >= most:
+            return matches, Stopped(phase.name, "matches", f"{most:,} matches were found in one round")
         if ends is not None and time.perf_counter() > ends:
-            return found, Stopped(phase.name, "seconds", f"{limits.seconds:g} s were spent")
-    return found, None
+            return matches, Stopped(phase.name, "seconds", f"{limits.seconds:g} s were spent")
+    return matches, None

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from functools import cached_property
 
 from dovetail.dataclass import dataclass
+from dovetail.declare.fused import FusedOp
 from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
@@ -35,7 +36,7 @@ class Selection:
     """The values of the new graph, by what stands for their classes in the whole graph."""
 
     def fused(self, missed: Sequence[Missed]) -> Fused:
-        """The whole graph of the chosen nodes; what was missed is missed here too unless it is one kernel now."""
+        """Return the whole graph of the chosen nodes; a miss stays a miss unless it is one kernel now."""
         self.fold.check(self.nodes)
         graph, owners = self.fold.whole, self._owners()
         result = replace_roots(graph, self._replacements(owners))
@@ -46,7 +47,9 @@ class Selection:
         return Fused(replace(result, moved=moved), self._applied(), tuple(self._copied_misses(missed, owners)))
 
     def near_misses(self, rounds: Sequence[Round]) -> list[Missed]:
-        """What fits but for one op in rounds of greedy fusion over the folded graph, in every stretch of the whole."""
+        """Return what fits but for one op in rounds of greedy fusion over the folded graph, in every stretch of the
+        whole.
+        """
         applied = [
             Applied(a.rule, a.variant, a.root, a.covers, node)
             for node in self.nodes.values()
@@ -56,11 +59,11 @@ class Selection:
         return list(self._copied_misses(near_misses(rounds, applied), self._owners()))
 
     def explain(self, leader: Value) -> list[Step]:
-        """The chain of applications from the value that stands for a class to the node that was chosen for it."""
+        """Return the chain of applications from the value that stands for a class to the node chosen for it."""
         return self.egraph.explain(leader, self.nodes[leader])
 
     def explain_at(self, position: int) -> list[Step]:
-        """The chain for what stands in place of a value of the whole graph, in values of that graph."""
+        """Return the chain for the replacement of a value of the whole graph, in values of that graph."""
         copy, value = self.fold.homes[position]
         leader = self.egraph.find(value)
         if leader not in self.nodes:
@@ -70,7 +73,7 @@ class Selection:
         return [Step(s.application, copy.move(s.before), copy.move(s.after)) for s in dict.fromkeys(steps)]
 
     def edits(self) -> Iterator[Edit]:
-        """What was chosen, as edits of the whole graph, each with the applications that prove it."""
+        """Yield the choice as edits of the whole graph, each with the applications that prove it."""
         roots = self._replacements(self._owners())
         proofs: dict[Value, list[Step]] = {}
         for copy, leader, node in self._copied():
@@ -87,7 +90,7 @@ class Selection:
             yield _edit(old, root.needs[0], copy, steps, root)
 
     def _copied(self) -> Iterator[tuple[Copy, Value, Value]]:
-        """Every stretch with what stands for its classes and the nodes that were chosen there."""
+        """Yield every stretch with what stands for its classes and the nodes that were chosen there."""
         own: dict[tuple[int, int], list[tuple[Value, Value]]] = {}
         for copy in self.fold.copies:
             span = (copy.start, copy.stop)
@@ -106,11 +109,11 @@ class Selection:
         roots: dict[Value, Replacement] = {}
         for copy, leader, node in self._copied():
             old, new = copy.move(leader), copy.move(node)
-            made = leader not in self.fold.place
-            if new is not old or made:
+            is_new = leader not in self.fold.place
+            if new is not old or is_new:
                 # The root's own words come first.
-                covers = [*([] if made else [leader]), *reversed(swallowed.get(leader, []))]
-                if made:
+                covers = [*([] if is_new else [leader]), *reversed(swallowed.get(leader, []))]
+                if is_new:
                     # What rules alone have made answers for all that they looked at.
                     covers = seen.get(leader) or seen.setdefault(leader, [*covers, *self._looked_at(node)])
                 there = tuple([copy.move(v) for v in covers])
@@ -130,38 +133,40 @@ class Selection:
         return self._positions[value]
 
     def _looked_at(self, node: Value) -> list[Value]:
-        """The values of the graph as given that the rules looked at that led to a node."""
+        """Return the values of the graph as written that the rules matched that led to a node."""
         covers = dict.fromkeys(v for a in self._chain(node, whole=True) for v in a.covers)
         return [v for v in covers if v in self.fold.place]
 
     def _owners(self) -> dict[Value, Value]:
-        """For each class that is not computed any more, the class whose chosen node has swallowed it."""
-        found: dict[Value, Value] = {}
-        # Who reads it first has it; what is done to weights on the way has swallowed nothing that a run computes.
+        """Return for each class that is not computed any more the class whose chosen node has swallowed it."""
+        owners: dict[Value, Value] = {}
+        # The first reader has it; work on weights on the way has swallowed nothing that a run computes.
         for leader, node in sorted(self.nodes.items(), key=lambda item: self.egraph.is_constant(item[0])):
             for application in self._chain(node):
                 for value in application.covers:
                     inner = self.egraph.find(value) if value in self.egraph else value
                     if inner not in self.nodes:
-                        found.setdefault(inner, leader)
-        return found
+                        owners.setdefault(inner, leader)
+        return owners
 
     def _chain(self, node: Value, *, whole: bool = False) -> list[Application]:
-        """The applications that led to a node: its own, then those that made what it swallowed, or all it looked at."""
-        found: dict[Application, None] = {}
+        """Return the applications that led to a node: its own, then those that made what it swallowed, or all it
+        matched.
+        """
+        chain: dict[Application, None] = {}
         waiting = [node]
         while waiting:
-            application = self.egraph.made_by.get(waiting.pop())
-            if application is not None and application not in found:
-                found[application] = None
+            application = self.egraph.producers.get(waiting.pop())
+            if application is not None and application not in chain:
+                chain[application] = None
                 waiting += [v for v in application.covers if whole or self._is_inner(v, application)]
-        return list(found)
+        return list(chain)
 
     def _is_inner(self, value: Value, application: Application) -> bool:
         return value is application.root or value not in self.egraph or self.egraph.find(value) not in self.nodes
 
     def _home(self, value: Value, owners: dict[Value, Value]) -> Value | None:
-        """The class that a value of the folded graph is computed in: its own, or the one that has swallowed it."""
+        """Return the class that computes a value of the folded graph: its own, or the one that has swallowed it."""
         if value not in self.egraph:
             return None
         leader = self.egraph.find(value)
@@ -178,7 +183,9 @@ class Selection:
         return moved
 
     def _copied_misses(self, missed: Iterable[Missed], owners: dict[Value, Value]) -> Iterator[Missed]:
-        """The misses of the folded graph in every stretch that they are part of; not those that are one kernel now."""
+        """Yield the misses of the folded graph in every stretch that they are part of; not those that are one kernel
+        now.
+        """
         swallowed = self._swallowed()
         placed = [(m, self._homes(m, owners)) for m in missed if not self._is_settled(m, swallowed)]
         open_ = [(miss, homes) for miss, homes in placed if None in homes or len(set(homes)) > 1]
@@ -193,15 +200,18 @@ class Selection:
                 yield replace(here, now=tuple([v if n is None else n for v, n in zip(here.covers, now, strict=True)]))
 
     def _swallowed(self) -> set[Value]:
-        """The nodes that chosen fusions have taken up."""
-        found: set[Value] = set()
+        """Return the nodes that chosen fusions have swallowed."""
+        nodes: set[Value] = set()
         for node in self.nodes.values():
             for application in self._chain(node):
-                found.update([self.egraph.canonical(v) for v in application.covers if v in self.egraph])
-        return found
+                fuses = isinstance(application.result.op, FusedOp)
+                # What only rewrites its root leaves it to be fused.
+                inner = [v for v in application.covers if fuses or v is not application.root]
+                nodes.update([self.egraph.canonical(v) for v in inner if v in self.egraph])
+        return nodes
 
     def _is_settled(self, miss: Missed, swallowed: Set[Value]) -> bool:
-        """Whether the rule was applied at the root after all, or a chosen fusion has taken the root up."""
+        """Return whether the rule was applied at the root after all, or a chosen fusion has swallowed the root."""
         if miss.root not in self.egraph:
             return False
         node = self.nodes.get(self.egraph.find(miss.root))
@@ -209,17 +219,17 @@ class Selection:
         return fused or self.egraph.canonical(miss.root) in swallowed
 
     def _homes(self, miss: Missed, owners: dict[Value, Value]) -> list[Value | None]:
-        """For each value that a miss covers the class that computes it, or has swallowed it."""
-        found: list[Value | None] = []
+        """Return for each value that a miss covers the class that computes it, or has swallowed it."""
+        homes: list[Value | None] = []
         for cover, moved in zip(miss.covers, miss.values, strict=True):
             # What greedy fusion has swallowed may be a kernel of its own here.
             alone = cover in self.egraph and self.egraph.find(cover) in self.nodes
-            found.append(self._home(cover if alone else moved, owners))
-        return found
+            homes.append(self._home(cover if alone else moved, owners))
+        return homes
 
     def _applied(self) -> tuple[Applied, ...]:
         chains: dict[Value, list[Application]] = {}
-        found: list[Applied] = []
+        applied_: list[Applied] = []
         taken: set[tuple[str, Value, tuple[Value, ...]]] = set()
         # Of several nodes that one application made, the last is what it was for.
         for copy, leader, node in reversed(list(self._copied())):
@@ -231,26 +241,27 @@ class Selection:
                 root, covers = copy.move(a.root), tuple(map(copy.move, a.covers))
                 if (a.name, root, covers) not in taken:
                     taken.add((a.name, root, covers))
-                    found.append(Applied(a.rule, a.variant, root, covers, self.built[copy.move(leader)]))
-        return tuple(reversed(found))
+                    applied_.append(Applied(a.rule, a.variant, root, covers, self.built[copy.move(leader)]))
+        return tuple(reversed(applied_))
 
 
 def _moved_miss(copy: Copy, miss: Missed) -> Missed:
-    """A miss of the folded graph as it is in a stretch of the whole."""
+    """Return a miss of the folded graph as it is in a stretch of the whole."""
     move = copy.move
     return replace(
         miss,
         root=move(miss.root),
         covers=tuple(map(move, miss.covers)),
-        caught={name: move(found) if isinstance(found, Value) else found for name, found in miss.caught.items()},
+        caught={name: move(caught) if isinstance(caught, Value) else caught for name, caught in miss.caught.items()},
         results=tuple(map(move, miss.results)),
         shared=tuple(map(move, miss.shared)),
+        between=tuple(map(move, miss.between)),
         place=None if miss.place is None else move(miss.place),
     )
 
 
 def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Replacement) -> Edit:
-    """A choice in a stretch of the whole graph; it is named by the rule that comes last, and proven by all."""
+    """Return a choice in a stretch of the whole graph; the rule that comes last names it, and all prove it."""
     proof: list[Edit] = []
     for step in steps:
         a = step.application
@@ -284,11 +295,11 @@ class _Build:
         return value
 
 
-def selection_of(egraph: EGraph, problem: Problem, found: Extraction, fold: Fold) -> Selection:
-    """The chosen nodes of the classes that are needed."""
+def selection_of(egraph: EGraph, problem: Problem, extraction: Extraction, fold: Fold) -> Selection:
+    """Return the chosen nodes of the classes that are needed."""
     nodes: dict[Value, Value] = {}
-    for c in problem.live(found.picks):
-        node = problem.options[c][found.picks[c]].node
+    for c in problem.live(extraction.picks):
+        node = problem.options[c][extraction.picks[c]].node
         assert node is not None
         nodes[problem.names[c]] = node
     return Selection(egraph, nodes, fold)

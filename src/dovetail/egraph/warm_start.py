@@ -38,16 +38,16 @@ def warm_start(
 
 
 def _is_replaced(value: Value, now: Value, head: Value | None, fusion: Applied) -> bool:
-    """Whether a value was replaced by what equals it; one that was swallowed is now part of its root."""
+    """Return whether an equal value replaced a value; a value that was swallowed is now part of its root."""
     if value is fusion.root or head is None:
         return value is fusion.root
     return now is not head and now.op is leaf.ITEM and head.op is leaf.ITEM and now.operands[0] is head.operands[0]
 
 
 def choice_of(egraph: EGraph, graph: Graph) -> dict[Value, Value]:
-    """For each class that a graph computes, by its representative, the node that the graph has."""
-    found: dict[Value, Value] = {}
+    """Return for each class that a graph computes, by its representative, the node that the graph has."""
+    nodes: dict[Value, Value] = {}
     for value in graph.values:
         if value in egraph:
-            found.setdefault(egraph.find(value), egraph.canonical(value))
-    return found
+            nodes.setdefault(egraph.find(value), egraph.canonical(value))
+    return nodes

@@ -49,7 +49,7 @@ def search_of(lowered: Lowered) -> SearchEntry | None:
         fired=dict(found.fired),
         seconds=dict(found.seconds),
         phases=dict(found.phases),
-        given_seconds=found.given,
+        given_seconds=found.original,
         greedy_seconds=found.greedy,
         chosen_seconds=found.chosen,
     )

@@ -16,7 +16,6 @@ from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16,
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.fp8_cast import FORMATS
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order import sort_passes
 from dovetail.kernels.gpu.order.sort_passes import SortPolicy
 from dovetail.ops.detection import grid_sample
@@ -24,6 +23,7 @@ from dovetail.ops.resize import resize
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of
@@ -68,6 +68,7 @@ def scans(x: Value, axis: int) -> dict[str, Value]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes"),
     [
@@ -86,6 +87,7 @@ def test_scans(dtype: DType, shape: tuple[int | str, ...], axis: int, sizes: dic
     run(outputs, near_one(feeds))
 
 
+@pytest.mark.slow
 def test_scans_keep_nan_and_infinity() -> None:
     outputs = scans(input("x", f32[2, 60]), -1)
     x = np.ones((2, 60), np.float32)
@@ -121,6 +123,7 @@ def awkward(dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.abs(x).astype(dtype.numpy) if dtype.kind == "uint" else x.astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes", "k"),
@@ -194,6 +197,7 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axis", [-2, -3])
 def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
     """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
@@ -261,6 +265,7 @@ def test_an_update_of_a_donated_input_copies_nothing(reduction: str, count: int)
     assert_close(found["y"], expected, f32)
 
 
+@pytest.mark.slow
 def test_an_index_out_of_range_is_an_error() -> None:
     for reduction, count in (("none", 10), ("none", 300), ("add", 10)):
         value = scattered(f32, count, reduction)["parts"]
@@ -272,6 +277,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
             runner.run(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_images_are_resized_and_sampled(dtype: DType) -> None:
     x, grid = input("x", dtype[2, 9, 5, 4]), input("grid", dtype[2, 3, 7, 2])

@@ -22,12 +22,12 @@ from dovetail.ops.elementwise import bit_not
 from dovetail.ops.movement import part, permute, slice_, split, unsqueeze
 
 Rows = dict[str, list[tuple[int, ...]]]
-_GIVEN = (leaf.INPUT, leaf.PARAM, leaf.ARGUMENT, leaf.CONST)
+_LEAVES = (leaf.INPUT, leaf.PARAM, leaf.ARGUMENT, leaf.CONST)
 _X = leaf.hole("x")
 
 
 class Facts:
-    """Everything that egglog is told about one e-graph."""
+    """All facts about one e-graph that egglog gets."""
 
     def __init__(self, program: Program, egraph: EGraph, strata: Collection[int]) -> None:
         self.rules = program.rules(egraph.nodes, strata)
@@ -38,17 +38,17 @@ class Facts:
         """The number of each class, by what stands for it, and of values that matching may make."""
         self.values: list[Value] = []
         self.rows: Rows = {}
-        asked = _Asked(self.rules)
+        queried = _Queried(self.rules)
         for leader in egraph.leaders:
             self._number(leader)
         for leader in egraph.leaders:
             for node in egraph.equal(leader):
                 self._node(self.numbers[leader], node)
-                self._looks(asked, self.numbers[leader], node)
-        self._about_words(program, asked)
+                self._looks(queried, self.numbers[leader], node)
+        self._about_words(program, queried)
 
     def number_of(self, value: Value) -> int:
-        """The number of the class of a value; one that is new is told with all below it."""
+        """Return the number of the class of a value; add facts for a new one and all below it."""
         known = self.numbers.get(self._egraph.find(value) if value in self._egraph else value)
         if known is not None:
             return known
@@ -58,7 +58,7 @@ class Facts:
         return self.numbers[value]
 
     def text(self) -> Iterator[str]:
-        """The facts as commands, with the names of values and attributes beside them for those who read."""
+        """Yield the facts as commands, with the names of values and attributes as comments."""
         for number, value in enumerate(self.values):
             name = value.attrs["name"] if value.op in (leaf.INPUT, leaf.PARAM) else value.op.name
             yield f"; {number} = {text(name)} {text(value.type)}"
@@ -78,21 +78,21 @@ class Facts:
         self.rows.setdefault(name, []).append(row)
 
     def _node(self, number: int, node: Value) -> None:
-        if node.op in _GIVEN:
+        if node.op in _LEAVES:
             return
         symbol = self._words.symbol(node)
         attributes = [self._words.attribute(node.attrs[key]) for key in symbol.keys]
         self._tell(symbol.name, number, *(self.number_of(v) for v in node.operands), *attributes)
 
-    def _looks(self, asked: _Asked, number: int, node: Value) -> None:
-        """What a node is taken for, beside what it is."""
+    def _looks(self, queried: _Queried, number: int, node: Value) -> None:
+        """Add what patterns may take a node for, in addition to what it is."""
         if node.op is leaf.CONST:
-            self._constant(asked, number, node)
+            self._constant(queried, number, node)
             return
         if not isinstance(node.type, TensorType):
             return
         # The same questions as the matcher's, asked of every node beforehand.
-        for name, pattern in asked.undone.items():
+        for name, pattern in queried.undone.items():
             if node.op is pattern.op and node.attrs == pattern.attrs:
                 self._tell(name, number, self.number_of(node.operands[0]))
             elif (rest := undone(pattern, node)) is not None:
@@ -101,61 +101,61 @@ class Facts:
             axis: int = node.attrs["axis"]
             self._like("split-like", number, node, (axis, node.shape[axis - 1], node.shape[axis]))
         elif node.op is part or node.op is slice_:
-            self._slice(asked, number, node)
+            self._slice(queried, number, node)
         elif node.op in UNITS:
-            self._units(asked, number, node)
+            self._units(queried, number, node)
 
-    def _slice(self, asked: _Asked, number: int, node: Value) -> None:
-        found = attributes_as(_SLICE, node)
-        if found is not None:
-            self._like("slice-like", number, node, tuple(found[k] for k in ("axis", "start", "stop", "step")))
-        found = attributes_as(_PART, node)
-        as_part = None if found is None else tuple(found[k] for k in ("axis", "index", "parts"))
+    def _slice(self, queried: _Queried, number: int, node: Value) -> None:
+        attributes = attributes_as(_SLICE, node)
+        if attributes is not None:
+            self._like("slice-like", number, node, tuple(attributes[k] for k in ("axis", "start", "stop", "step")))
+        attributes = attributes_as(_PART, node)
+        as_part = None if attributes is None else tuple(attributes[k] for k in ("axis", "index", "parts"))
         if as_part is not None:
             self._like("part-like", number, node, as_part)
             self._like("part-within", number, node, as_part)
-        for pattern in asked.parts:
+        for pattern in queried.parts:
             if as_part != tuple(pattern.attrs[k] for k in ("axis", "index", "parts")):
                 whole = part_of(pattern, node)
                 if whole is not None:
                     numbers = [self._words.attribute(pattern.attrs[k]) for k in ("axis", "index", "parts")]
                     self._tell("part-within", number, self.number_of(whole), *numbers)
 
-    def _units(self, asked: _Asked, number: int, node: Value) -> None:
-        """An axis of size 1 that is another one for a pattern, or the result of a split."""
+    def _units(self, queried: _Queried, number: int, node: Value) -> None:
+        """Add the facts of an axis of size 1 that a pattern may take for another one, or for the result of a split."""
         symbol = self._words.symbol(node)
-        for pattern in asked.units:
+        for pattern in queried.units:
             if pattern.op is node.op and pattern.attrs != node.attrs and attributes_as(pattern, node) == pattern.attrs:
                 self._tell(
                     symbol.name, number, self.number_of(node.operands[0]), self._words.attribute(pattern.attrs["axes"])
                 )
         if node.op is unsqueeze:
-            for axis in (a for a in asked.splits if is_split(node, a)):
+            for axis in (a for a in queried.splits if is_split(node, a)):
                 self._like("split-like", number, node, (axis, node.shape[axis - 1], node.shape[axis]))
 
     def _like(self, name: str, number: int, node: Value, attributes: tuple[Any, ...]) -> None:
         listed = [self._words.attribute(a) for a in attributes]
         self._tell(name, number, self.number_of(node.operands[0]), *listed)
 
-    def _constant(self, asked: _Asked, number: int, node: Value) -> None:
-        found = leaf.scalar_of(node)
-        if found is None:
+    def _constant(self, queried: _Queried, number: int, node: Value) -> None:
+        scalar = leaf.scalar_of(node)
+        if scalar is None:
             return
         array = node.attrs["value"].array
-        for wanted in asked.numbers:
-            if is_number(array, wanted):
-                self._tell("is-number", number, self._words.attribute(wanted))
-        if isinstance(found, complex):
+        for number_ in queried.numbers:
+            if is_number(array, number_):
+                self._tell("is-number", number, self._words.attribute(number_))
+        if isinstance(scalar, complex):
             return
-        plain = float(found) if isinstance(found, bool) else found
+        plain = float(scalar) if isinstance(scalar, bool) else scalar
         self._tell("holds-number", number, WRITTEN.index("as_is"), self._words.attribute(plain))
         rounded = partial(rounded_to, array.dtype)
         for written in WRITTEN[1:]:
-            inner = Hole("x", written).recover(float(found), rounded)
+            inner = Hole("x", written).recover(float(scalar), rounded)
             if math.isfinite(rounded(inner)) and rounded(inner):
                 self._tell("holds-number", number, WRITTEN.index(written), self._words.attribute(inner))
 
-    def _about_words(self, program: Program, asked: _Asked) -> None:
+    def _about_words(self, program: Program, queried: _Queried) -> None:
         words = self._words
         for number, type in enumerate(words.types):
             self._tell("dtype", number, words.attribute(type.dtype))
@@ -163,9 +163,9 @@ class Facts:
                 self._tell("inexact", number)
             for axis in range(1, len(type.shape) + 1):
                 self._tell("size", number, -axis, words.attribute(type.shape[-axis]))
-        for wanted in asked.numbers:
-            if isinstance(wanted, int | float) and wanted:
-                self._tell("inverse", words.attribute(wanted), words.attribute(1.0 / wanted))
+        for constant in queried.numbers:
+            if isinstance(constant, int | float) and constant:
+                self._tell("inverse", words.attribute(constant), words.attribute(1.0 / constant))
         for name, rows in program.guards.rows().items():
             self.rows[name] = rows
         for number, value in enumerate(words.attributes):
@@ -175,8 +175,8 @@ class Facts:
                     self._tell("item", number, index, words.attribute(item))
 
 
-class _Asked:
-    """What the patterns of a program ask for beyond ops and attributes."""
+class _Queried:
+    """What the patterns of a program match on beyond ops and attributes."""
 
     def __init__(self, rules: Sequence[Printed]) -> None:
         inside = walk([v for rule in rules for v in rule.form.variant.results])

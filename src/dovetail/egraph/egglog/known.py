@@ -29,7 +29,7 @@ class Known:
             self._ops.setdefault(value.op, {}).setdefault(key, (len(value.operands), value.attrs))
 
     def may_hold(self, inside: Iterable[Value]) -> bool:
-        """Whether there is something for every op of a pattern."""
+        """Return whether the graph has something for every op of a pattern."""
         return all(value.op in _LEAVES or self._may_be(value) for value in inside)
 
     def _may_be(self, pattern: Value) -> bool:
@@ -42,17 +42,17 @@ class Known:
             return any(op in self._ops for op in SAME[pattern.op])
         if pattern.op in UNITS:
             return pattern.op in self._ops
-        count, wanted = len(pattern.operands), pattern.attrs
+        count, expected = len(pattern.operands), pattern.attrs
         return any(
-            arity == count and all(_may_be_one(wanted[key], found[key]) for key in wanted)
-            for arity, found in self._ops.get(pattern.op, {}).values()
+            arity == count and all(_may_be_one(expected[key], attributes[key]) for key in expected)
+            for arity, attributes in self._ops.get(pattern.op, {}).values()
         )
 
 
-def _may_be_one(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, _OPEN) or isinstance(found, _OPEN):
+def _may_be_one(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, _OPEN) or isinstance(actual, _OPEN):
         return True
-    if isinstance(wanted, tuple) and isinstance(found, tuple):
-        pairs = cast("tuple[tuple[Any, ...], tuple[Any, ...]]", (wanted, found))
+    if isinstance(expected, tuple) and isinstance(actual, tuple):
+        pairs = cast("tuple[tuple[Any, ...], tuple[Any, ...]]", (expected, actual))
         return len(pairs[0]) == len(pairs[1]) and all(map(_may_be_one, *pairs))
-    return bool(wanted == found)
+    return bool(expected == actual)

@@ -14,7 +14,7 @@ from dovetail.ops.movement import part, permute, slice_, split
 
 
 class Query:
-    """The atoms that a pattern asks for, and the variables that hold what it catches."""
+    """The atoms of a pattern, and the variables that hold what it catches."""
 
     def __init__(self, words: Words, results: tuple[Value, ...]) -> None:
         self.words = words
@@ -37,7 +37,7 @@ class Query:
                 self._node(value)
 
     def type_of(self, variable: str) -> str:
-        """The variable of the type of a value."""
+        """Return the variable of the type of a value."""
         name = f"t-{variable}"
         atom = f"(= {name} (type {variable}))"
         if atom not in self.atoms:
@@ -45,7 +45,7 @@ class Query:
         return name
 
     def _is_number_of_loose(self, value: Value) -> bool:
-        """Whether a number is asked for by the products that it is in."""
+        """Return whether only products read a number: they match on it themselves."""
         readers = [v for v in self._inside if value in v.operands]
         return value.op is leaf.NUMBER and all(_factor_and_number(v) is not None for v in readers)
 
@@ -80,54 +80,54 @@ class Query:
             self.atoms.append(f"(= {variable} ({symbol.name} {operands} {attributes}))")
 
     def _of_first(self, relation: str, value: Value, *keys: str, open_: bool = False) -> None:
-        """A fact about a value and its operand; with `open_`, an attribute that the pattern leaves out may be any."""
+        """Add a fact about a value and its operand; with `open_`, an attribute that the pattern omits may be any."""
         attributes = [
             self._fresh() if open_ and value.attrs[key] is None else self.attribute(value.attrs[key]) for key in keys
         ]
         listed = " ".join([self.values[value], self.values[value.operands[0]], *attributes])
         self.atoms.append(f"({relation} {listed})")
 
-    def _number(self, variable: str, wanted: Any) -> None:
-        if isinstance(wanted, leaf.Hole):
-            written = WRITTEN.index(wanted.written)
-            self.atoms.append(f"(holds-number {variable} {written} {self._caught(wanted)})")
+    def _number(self, variable: str, number: Any) -> None:
+        if isinstance(number, leaf.Hole):
+            written = WRITTEN.index(number.written)
+            self.atoms.append(f"(holds-number {variable} {written} {self._caught(number)})")
         else:
-            self.atoms.append(f"(is-number {variable} {self.words.attribute(wanted)})")
+            self.atoms.append(f"(is-number {variable} {self.words.attribute(number)})")
 
     def _scaled(self, value: Value, factor: Value, number: Value) -> None:
-        """A product with a number, or the quotient that is the same."""
-        wanted, name = number.attrs["value"], value.op.name
+        """Add a product with a number, or the quotient that is the same."""
+        scale, name = number.attrs["value"], value.op.name
         ends = f"{self.values[value]} {self.values[factor]}"
-        if isinstance(wanted, leaf.Hole):
-            self.atoms.append(f"({name}-caught {ends} {WRITTEN.index(wanted.written)} {self._caught(wanted)})")
+        if isinstance(scale, leaf.Hole):
+            self.atoms.append(f"({name}-caught {ends} {WRITTEN.index(scale.written)} {self._caught(scale)})")
         else:
-            self.atoms.append(f"({name}-number {ends} {self.words.attribute(wanted)})")
+            self.atoms.append(f"({name}-number {ends} {self.words.attribute(scale)})")
 
-    def attribute(self, wanted: Any) -> str:
-        """An attribute as a number, or as a variable with what is asked of it."""
-        match wanted:
+    def attribute(self, pattern: Any) -> str:
+        """Return an attribute as a number, or as a variable with the conditions on it."""
+        match pattern:
             case leaf.Hole():
-                name = self._caught(wanted)
-                if not wanted.or_none:
+                name = self._caught(pattern)
+                if not pattern.or_none:
                     self.atoms.append(f"(!= {name} {self.words.nothing})")
                 return name
             case leaf.SizeOf(of=of, axis=axis):
-                return self._asked(of, f"size {{}} {axis}")
+                return self._questioned(of, f"size {{}} {axis}")
             case leaf.DTypeOf(of=of):
-                return self._asked(of, "dtype {}")
-            case tuple() if _is_open(wanted):  # pyright: ignore[reportUnknownArgumentType]
-                return self._tuple(wanted)  # pyright: ignore[reportUnknownArgumentType]
+                return self._questioned(of, "dtype {}")
+            case tuple() if _is_open(pattern):  # pyright: ignore[reportUnknownArgumentType]
+                return self._tuple(pattern)  # pyright: ignore[reportUnknownArgumentType]
             case _:
-                return str(self.words.attribute(wanted))
+                return str(self.words.attribute(pattern))
 
-    def _tuple(self, wanted: tuple[Any, ...]) -> str:
+    def _tuple(self, items: tuple[Any, ...]) -> str:
         name = self._fresh()
-        self.atoms.append(f"(length {name} {len(wanted)})")
-        for index, item in enumerate(wanted):
+        self.atoms.append(f"(length {name} {len(items)})")
+        for index, item in enumerate(items):
             self.atoms.append(f"(item {name} {index} {self.attribute(item)})")
         return name
 
-    def _asked(self, of: Value, question: str) -> str:
+    def _questioned(self, of: Value, question: str) -> str:
         name = self._fresh()
         if of in self.values:
             self.atoms.append(f"({question.format(self.type_of(self.values[of]))} {name})")
@@ -142,12 +142,12 @@ class Query:
 
 
 def products() -> list[str]:
-    """The rules by which a quotient is a product with the inverse, and the other way round."""
-    found: list[str] = []
+    """Return the rules by which a quotient is a product with the inverse, and vice versa."""
+    rules: list[str] = []
     as_is, inverse = WRITTEN.index("as_is"), WRITTEN.index("inverse")
     straight = {"mul": "(mul-2~ f c p)", "div": "(= p (div-2 f c))"}
     for name, other in (("mul", "div"), ("div", "mul")):
-        found += [
+        rules += [
             f"(relation {name}-number (V V i64))",
             f"(relation {name}-caught (V V i64 i64))",
             f"(rule ({straight[name]} (is-number c k)) (({name}-number p f k)) :ruleset mirror)",
@@ -155,16 +155,16 @@ def products() -> list[str]:
             f"(rule ({straight[other]} (= t (type p)) (inexact t) (is-number c j) (inverse k j))"
             f" (({name}-number p f k)) :ruleset mirror)",
         ]
-        for wanted, spelled in ((as_is, inverse), (inverse, as_is)):
-            found.append(
+        for scaling, spelled in ((as_is, inverse), (inverse, as_is)):
+            rules.append(
                 f"(rule ({straight[other]} (= t (type p)) (inexact t) (holds-number c {spelled} n))"
-                f" (({name}-caught p f {wanted} n)) :ruleset mirror)"
+                f" (({name}-caught p f {scaling} n)) :ruleset mirror)"
             )
-    return found
+    return rules
 
 
 def _factor_and_number(value: Value) -> tuple[Value, Value] | None:
-    """Of a product with a number, or a quotient by one, both of its operands."""
+    """Return both operands of a product with a number, or of a quotient by one."""
     if value.op not in (mul, div):
         return None
     left, right = value.operands
@@ -173,11 +173,11 @@ def _factor_and_number(value: Value) -> tuple[Value, Value] | None:
     return (left, right) if right.op is leaf.NUMBER else None
 
 
-def _is_open(wanted: tuple[Any, ...]) -> bool:
-    return any(isinstance(item, leaf.Hole | leaf.SizeOf | leaf.DTypeOf) for item in wanted)
+def _is_open(items: tuple[Any, ...]) -> bool:
+    return any(isinstance(item, leaf.Hole | leaf.SizeOf | leaf.DTypeOf) for item in items)
 
 
 def _caught_by_parts_alone(inside: list[Value]) -> set[Value]:
-    """The holes that only parts are taken of. A slice could be a part of many things, so these are parts as such."""
+    """Return the holes that only parts read. A slice could be a part of many things, so these are parts as such."""
     read = {v for value in inside if value.op is not part for v in value.operands}
     return {v for v in inside if v.op is leaf.HOLE and v not in read}

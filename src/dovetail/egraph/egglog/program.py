@@ -10,7 +10,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.guard import Guard
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
-from dovetail.egraph.egglog.guard import Asked, Guards, UnprintableError
+from dovetail.egraph.egglog.guard import Guards, Question, UnprintableError
 from dovetail.egraph.egglog.known import Known
 from dovetail.egraph.egglog.pattern import Query, products
 from dovetail.egraph.egglog.words import Words, prelude, text
@@ -20,8 +20,8 @@ from dovetail.ir.origin import unrecorded
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 
-GIVEN = "(run-schedule (run given))"
-"""The command that makes nodes of the facts that were told."""
+LOAD_FACTS = "(run-schedule (run given))"
+"""The command that makes nodes of the facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,14 @@ class Printed:
 
 
 def table_of(kind: str, columns: tuple[int, int]) -> str:
-    """The relation of matches with so many values and numbers: `found`, or `good` where all guards hold."""
+    """Return the relation of matches with these numbers of values and numbers: `found`, or `good` where all guards
+    hold.
+    """
     return f"{kind}-{columns[0]}-{columns[1]}"
 
 
 class Program:
-    """Rules as commands, printed when they are asked for, and the words that they are written in."""
+    """Rules as commands, printed on first use, and the words that they are written in."""
 
     def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
         self.words = Words()
@@ -71,16 +73,16 @@ class Program:
             self.words.symbol(sample)
 
     def rules(self, nodes: Iterable[Value], strata: Collection[int]) -> list[Printed]:
-        """The rules of some strata that can apply to these nodes, and to what they make of them."""
-        known, found = Known(nodes), list[Printed]()
+        """Return the rules of some strata that can apply to these nodes, and to what the rules make of them."""
+        known, rules_ = Known(nodes), list[Printed]()
         for number, (stratum, form) in enumerate(self._forms):
             if stratum in strata and known.may_hold(walk([form.variant.pattern])):
                 printed = self._printed.get(number) or self._print(number, stratum, form)
                 self._printed[number] = printed
-                found.append(printed)
+                rules_.append(printed)
                 known.add(printed.fused)
                 known.add(leaf.item(printed.fused, leaf.Hole("index")))  # type: ignore[arg-type]  # any of its results
-        return found
+        return rules_
 
     def commands(self, rules: Sequence[Printed]) -> list[str]:
         """Everything but facts, in an order in which it can be read."""
@@ -96,7 +98,7 @@ class Program:
 
     @staticmethod
     def steps(stratum: int) -> tuple[str, str]:
-        """The commands that find the matches of a stratum whose guards hold, and those that apply them."""
+        """Return the commands that find the matches of a stratum whose guards hold, and those that apply them."""
         look = f"(run-schedule (saturate (run mirror)) (run match-{stratum}) (run guards) (run good-{stratum}))"
         return look, f"(run-schedule (run apply-{stratum}))"
 
@@ -105,52 +107,54 @@ class Program:
         root, *others = (self._result(query, result) for result in form.variant.results)
         # What a spelling does not write is left out of the call too.
         choice = {n: v for n, v in form.variant.choice.items() if not isinstance(v, leaf.Hole) or n in query.numbers}
-        given: dict[str, Any] = {**choice, "result": leaf.hole("result")}
+        bound: dict[str, Any] = {**choice, "result": leaf.hole("result")}
         variables = {**query.caught, "result": root}
-        is_value = {name: isinstance(v, Value) for name, v in given.items()}
-        asked, open_ = self._conditions(form, given, is_value)
+        is_value = {name: isinstance(v, Value) for name, v in bound.items()}
+        questions, open_ = self._conditions(form, bound, is_value)
         values = tuple(name for name, v in choice.items() if isinstance(v, Value))
         numbers = tuple(name for name, v in choice.items() if isinstance(v, leaf.Hole))
         with unrecorded():
             fused = form.op(**choice)
         rule = Printed(number, form, fused, 1 + len(others), values, numbers, open_)
         columns = [root, *others, *(query.caught[n] for n in values), *(query.numbers[n] for n in numbers)]
-        answers = {n: query.type_of(variables[n]) if is_value[n] else query.numbers[n] for a in asked for n in a.names}
-        asks = " ".join(a.of(answers, holds=False) for a in asked)
+        answers = {
+            n: query.type_of(variables[n]) if is_value[n] else query.numbers[n] for a in questions for n in a.names
+        }
+        asks = " ".join(a.of(answers, holds=False) for a in questions)
         name = text(f"{form.op.name}[{form.variant.label}]")
-        body, found = " ".join(query.atoms), rule.match("found" if asked else "good", columns)
+        body, match = " ".join(query.atoms), rule.match("found" if questions else "good", columns)
         later = [f"; asked of each match, for no rule can: {text(guard.name)}" for guard in open_]
-        commands = [f"; {name}", *later, f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})"]
-        if asked:
+        commands = [f"; {name}", *later, f"(rule ({body}) ({match} {asks}) :ruleset match-{stratum})"]
+        if questions:
             types = [f"(= {t} (type {variables[n]}))" for n, t in answers.items() if is_value[n]]
-            holds = [a.of(answers, holds=True) for a in asked]
+            holds = [a.of(answers, holds=True) for a in questions]
             commands.append(
-                f"(rule ({' '.join([found, *types, *holds])}) ({rule.match('good', columns)}) :ruleset good-{stratum})"
+                f"(rule ({' '.join([match, *types, *holds])}) ({rule.match('good', columns)}) :ruleset good-{stratum})"
             )
         actions = " ".join(self._actions(fused, form, query, columns))
         commands.append(f"(rule ({rule.match('good', columns)}) ({actions}) :ruleset apply-{stratum})")
         return replace(rule, commands=tuple(commands))
 
     def _result(self, query: Query, result: Value) -> str:
-        """The variable of a result; of an item that the pattern does not find itself, that of what it is an item of."""
+        """Return the variable of a result; for an item that the pattern does not match itself, that of its tuple."""
         return query.values.get(result) or query.values[result.operands[0]]
 
     def _conditions(
-        self, form: Form, given: dict[str, Any], is_value: dict[str, bool]
-    ) -> tuple[list[Asked], tuple[Guard, ...]]:
-        found: list[Asked] = []
+        self, form: Form, bound: dict[str, Any], is_value: dict[str, bool]
+    ) -> tuple[list[Question], tuple[Guard, ...]]:
+        questions: list[Question] = []
         open_: list[Guard] = []
         for guard in form.op.guards:
             try:
-                condition: Condition = condition_of(guard, given)
+                condition: Condition = condition_of(guard, bound)
                 if condition.paths != ((),):
-                    found.append(self.guards.asked(condition, is_value))
+                    questions.append(self.guards.question(condition, is_value))
             except (OpaqueGuardError, UnprintableError):
                 open_.append(guard)
-        return found, tuple(open_)
+        return questions, tuple(open_)
 
     def _actions(self, fused: Value, form: Form, query: Query, columns: Sequence[str]) -> list[str]:
-        """What is made of a match: its root, or each of its results, is equal to what the fused op gives."""
+        """Return the actions of a match: unite its root, or each of its results, with the fused op's."""
         symbol = self.words.symbol(fused)
         operands = [query.values[v] for v in fused.operands]
         attributes = [query.attribute(fused.attrs[key]) for key in symbol.keys]
@@ -159,10 +163,10 @@ class Program:
         if len(results) == 1:
             return [f"(union {columns[0]} {built})"]
         item = self.words.symbol(leaf.item(leaf.hole("x"), 0)).name
-        found = [f"(let fused {built})"]
+        actions = [f"(let fused {built})"]
         for index, (result, variable) in enumerate(zip(results, columns, strict=False)):
             old = variable
             if result not in query.values:
                 old = f"({item} {variable} {self.words.attribute(result.attrs['index'])})"
-            found.append(f"(union {old} ({item} fused {self.words.attribute(index)}))")
-        return found
+            actions.append(f"(union {old} ({item} fused {self.words.attribute(index)}))")
+        return actions

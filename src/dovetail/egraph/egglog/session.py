@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.egraph.egglog.facts import Facts
-from dovetail.egraph.egglog.program import GIVEN, Printed, Program, table_of
+from dovetail.egraph.egglog.program import LOAD_FACTS, Printed, Program, table_of
 from dovetail.egraph.egglog.words import table
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
@@ -20,8 +20,8 @@ from dovetail.ir.spell import quote
 from dovetail.ir.value import Value
 from dovetail.match import Bound, matches
 
-_MOST_WAYS = 64
-"""How many ways to match are looked through for the one that egglog found."""
+_MAX_MATCHES = 64
+"""How many matches of a pattern are compared with the one that egglog found."""
 
 
 class Engine:
@@ -51,24 +51,24 @@ class Engine:
                     self.run(f"(input {table(name)} {quote(file.as_posix())})")
 
     def classes(self) -> dict[int, Any]:
-        """What egglog calls the class of each number."""
+        """Return what egglog calls the class of each number."""
         rows = self._running.freeze().functions["N"].rows
         return {self._running.value_to_i64(row.inputs[0]): row.output for row in rows}
 
     def matches(self, tables: Iterable[tuple[int, int]]) -> list[tuple[int, list[Any], list[int]]]:
-        """The matches whose guards hold: number of the rule, classes, numbers."""
+        """Return the matches whose guards hold: number of the rule, classes, numbers."""
         functions, number = self._running.freeze().functions, self._running.value_to_i64
-        found: list[tuple[int, list[Any], list[int]]] = []
+        matches_: list[tuple[int, list[Any], list[int]]] = []
         for columns in tables:
             values = 1 + columns[0]
             for row in functions[table_of("good", columns)].rows:
                 inputs = row.inputs
-                found.append((number(inputs[0]), inputs[1:values], [number(v) for v in inputs[values:]]))
-        return found
+                matches_.append((number(inputs[0]), inputs[1:values], [number(v) for v in inputs[values:]]))
+        return matches_
 
 
 class Session:
-    """A program, and the running egglog that was told about an e-graph last."""
+    """A program, and the running egglog with the facts of the latest e-graph."""
 
     def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
         self.program = Program(stages, strict=strict)
@@ -86,11 +86,11 @@ class Session:
             if not command.startswith(";"):
                 self.engine.run(command)
         self.engine.load(self.facts.rows)
-        self.engine.run(GIVEN)
+        self.engine.run(LOAD_FACTS)
         self._done.clear()
 
     def look(self, stratum: int) -> Iterator[_Match]:
-        """The matches of one stratum that are new. What of them is refused is taken back before any is applied."""
+        """Yield the new matches of one stratum. Those that guards refuse are removed before any is applied."""
         assert self.facts is not None
         self.engine.run(self.program.steps(stratum)[0])
         numbers: dict[Any, int] = {}
@@ -98,8 +98,8 @@ class Session:
             numbers[name] = number
         tables = dict.fromkeys(rule.columns for rule in self._rules.values())
         # A result of several that is new here is made by a match, and no pattern catches it.
-        found = {(r, tuple(numbers.get(v, -1) for v in vs), tuple(ns)) for r, vs, ns in self.engine.matches(tables)}
-        for key in sorted(found - self._done):
+        matches = {(r, tuple(numbers.get(v, -1) for v in vs), tuple(ns)) for r, vs, ns in self.engine.matches(tables)}
+        for key in sorted(matches - self._done):
             self._done.add(key)
             yield _Match(self._rules[key[0]], *key[1:])
 
@@ -111,7 +111,7 @@ class Session:
         self.engine.run(self.program.steps(stratum)[1])
 
     def names(self, match: _Match, egraph: EGraph) -> dict[str, Any]:
-        """What a match caught, by name, with values that stand for their classes."""
+        """Return what a match caught, by name, with values that stand for their classes."""
         assert self.facts is not None
         rule, values, attributes = match.rule, self.facts.values, self.program.words.attributes
         caught = [values[c] for c in match.classes[rule.roots :]]
@@ -132,14 +132,14 @@ class _Match:
 
 
 class Matched:
-    """One stratum of declared ops, found by egglog. The first of a group tells egglog the e-graph anew."""
+    """One stratum of declared ops, found by egglog. The first of a group loads the e-graph's facts anew."""
 
     def __init__(self, session: Session, group: range, stratum: int) -> None:
         self.session = session
         self._group = group
         self._stratum = stratum
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         session = self.session
         if self._stratum == self._group.start:
             session.tell(egraph, self._group)
@@ -148,28 +148,28 @@ class Matched:
         together: dict[tuple[int, int], list[_Match]] = {}
         for match in session.look(self._stratum):
             together.setdefault((match.rule.number, match.classes[0]), []).append(match)
-        found: dict[Hashable, tuple[Application, ...]] = {}
+        distinct: dict[Hashable, tuple[Application, ...]] = {}
         for (rule, root), listed in together.items():
             names = [session.names(match, egraph) for match in listed]
             left = dict(enumerate(listed))
             for index, applications in located(listed[0].rule.form, values[root], names, egraph):
                 # Another order of the same operands would be another node of the same cost.
-                found.setdefault((rule, frozenset(applications[0].covers)), applications)
+                distinct.setdefault((rule, frozenset(applications[0].covers)), applications)
                 left.pop(index, None)
             for match in left.values():
                 session.refuse(match)
         session.apply(self._stratum)
-        for applications in found.values():
+        for applications in distinct.values():
             yield from applications
 
 
 def located(
     form: Form, root: Value, caught: Sequence[Mapping[str, Any]], egraph: EGraph
 ) -> Iterator[tuple[int, tuple[Application, ...]]]:
-    """The applications for matches of one pattern at one root; our matcher says which nodes each of them covers."""
+    """Yield the applications for matches of one pattern at one root; our matcher says which nodes each covers."""
     for node in egraph.equal(root):
         if node.op is form.variant.pattern.op:
-            for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
+            for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MAX_MATCHES):
                 index = next((i for i, names in enumerate(caught) if _same(bound, names, egraph)), None)
                 applications = () if index is None else applied(form, bound, node, egraph)
                 if index is not None and applications:
@@ -177,18 +177,18 @@ def located(
 
 
 def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:
-    for name, found in bound.names.items():
-        wanted = names[name]
-        if isinstance(found, Value):
-            if found is not wanted and (found not in egraph or egraph.find(found) is not wanted):
+    for name, actual in bound.names.items():
+        expected = names[name]
+        if isinstance(actual, Value):
+            if actual is not expected and (actual not in egraph or egraph.find(actual) is not expected):
                 return False
-        elif found != wanted:
+        elif actual != expected:
             return False
     return True
 
 
 def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[Matched]:
-    """Every stratum as a set of rules that egglog looks for."""
+    """Return every stratum as a set of rules that egglog matches."""
     session = Session(stages, strict=strict)
     return [Matched(session, group, number) for group in groups(stages) for number in group]
 

@@ -1,4 +1,4 @@
-"""What egglog is told about a graph, as one program that runs on its own and checks what was found."""
+"""The facts of a graph and the rules, as one egglog program that runs on its own and checks our engine's matches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from dovetail.declare.fused import FusedOp
 from dovetail.egraph.decide import Vocabulary
 from dovetail.egraph.egglog.facts import Facts
-from dovetail.egraph.egglog.program import GIVEN, Program
+from dovetail.egraph.egglog.program import LOAD_FACTS, Program
 from dovetail.egraph.egglog.session import groups
 from dovetail.egraph.egglog.words import text
 from dovetail.egraph.engine import EGraph, egraph_of
@@ -20,15 +20,15 @@ from dovetail.ir.value import Value
 
 
 def program_text(graph: Graph, vocabulary: Vocabulary) -> str:
-    """The rules that can apply to a graph, the graph as facts, and a check for each match that our engine finds."""
+    """Return the rules that can apply to a graph, the graph as facts, and a check for each match of our engine."""
     pages: list[_Page] = []
 
     def finder(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
-        program, found = Program(stages, strict=strict), list[RuleSet]()
+        program, rule_sets = Program(stages, strict=strict), list[RuleSet]()
         for group in groups(stages):
             pages.append(_Page(program, group))
-            found += [_Written(pages[-1], Declared(stages[n], strict=strict), n) for n in group]
-        return found
+            rule_sets += [_Written(pages[-1], Declared(stages[n], strict=strict), n) for n in group]
+        return rule_sets
 
     egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
     saturate(egraph, replace(vocabulary, groups=(), finder=finder).phases())
@@ -53,13 +53,13 @@ class _Page:
         if self._facts is None:
             facts = self._facts = Facts(self._program, egraph, self._group)
             title = f"; {len(facts.values)} classes, {len(facts.rules)} rules that can apply to them"
-            self._commands += [title, *self._program.commands(facts.rules), *facts.text(), GIVEN]
+            self._commands += [title, *self._program.commands(facts.rules), *facts.text(), LOAD_FACTS]
         self._commands += self._program.steps(stratum)
 
-    def check(self, found: Application, egraph: EGraph) -> None:
+    def check(self, application: Application, egraph: EGraph) -> None:
         """Write down a check that egglog finds the same."""
-        claim = f"(check (= {self._term(found.root, egraph)} {self._node(found.result, egraph)}))"
-        self._checks += [f"; {text(found.name)}", claim]
+        claim = f"(check (= {self._term(application.root, egraph)} {self._node(application.result, egraph)}))"
+        self._checks += [f"; {text(application.name)}", claim]
 
     def _term(self, value: Value, egraph: EGraph) -> str:
         assert self._facts is not None
@@ -82,9 +82,9 @@ class _Written:
         self._rules = rules
         self._stratum = stratum
 
-    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+    def applications(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         self._page.tell(egraph, self._stratum)
-        found = list(self._rules.found(egraph, nodes))
-        for application in found:
+        applications_ = list(self._rules.applications(egraph, nodes))
+        for application in applications_:
             self._page.check(application, egraph)
-        yield from found
+        yield from applications_

@@ -40,7 +40,7 @@ TABLES = MappingProxyType(
         "says": "iii",
     }
 )
-"""Facts that a graph is told in, by their columns: values, and numbers that stand for attributes, types, questions."""
+"""The tables of facts by their columns: values, and numbers that stand for attributes, types, questions."""
 
 WRITTEN = ("as_is", "root", "inverse")
 """How a caught number can be written, in the order of their numbers."""
@@ -56,13 +56,13 @@ class Symbol:
     commutes: bool
 
     def declared(self) -> list[str]:
-        """The commands that make it known."""
+        """Return the commands that declare it."""
         operands = [f"x{i}" for i in range(self.arity)]
         attributes = [f"a{i}" for i in range(len(self.keys))]
         names = " ".join([*operands, *attributes])
         columns = " ".join(["V"] * self.arity + ["i64"] * len(attributes))
         built = " ".join([self.name, *(f"(N {x})" for x in operands), *attributes])
-        found = [
+        commands = [
             f"(constructor {self.name} ({columns}) V)",
             f"(relation given-{self.name} ({' '.join(['i64'] * (1 + self.arity + len(attributes)))}))",
             f"(rule ((given-{self.name} i {names})) ((union (N i) ({built}))) :ruleset given)",
@@ -70,12 +70,12 @@ class Symbol:
         if self.commutes:
             either = f"{self.name}~"
             rest = " ".join([*attributes, "v"])
-            found += [
+            commands += [
                 f"(relation {either} ({columns} V))",
                 f"(rule ((= v ({self.name} {names}))) (({either} x0 x1 {rest}) ({either} x1 x0 {rest}))"
                 " :ruleset mirror)",
             ]
-        return found
+        return commands
 
 
 class Words:
@@ -91,7 +91,7 @@ class Words:
         self.nothing = self.attribute(None)
 
     def attribute(self, value: Any) -> int:
-        """The number of an attribute; those of its items are known too."""
+        """Return the number of an attribute; number its items, too."""
         key = attrs_key({"": value})
         known = self._attribute.get(key)
         if known is None:
@@ -110,7 +110,7 @@ class Words:
         return known
 
     def symbol(self, value: Value) -> Symbol:
-        """The symbol of the op of a value."""
+        """Return the symbol of the op of a value."""
         arity, keys = len(value.operands), tuple(sorted(value.attrs))
         key = (value.op, arity, keys)
         known = self.symbols.get(key)
@@ -126,8 +126,8 @@ class Words:
 
 
 def prelude() -> list[str]:
-    """What every program begins with: classes of values, and the facts that they are told in."""
-    found = [
+    """Return the first commands of every program: classes of values, and the tables of facts."""
+    commands = [
         "(sort V)",
         "(constructor N (i64) V)",
         "(function type (V) i64 :merge old)",
@@ -137,29 +137,29 @@ def prelude() -> list[str]:
     ]
     for name, columns in TABLES.items():
         if "V" not in columns:
-            found.append(f"(relation {name} ({' '.join(['i64'] * len(columns))}))")
+            commands.append(f"(relation {name} ({' '.join(['i64'] * len(columns))}))")
             continue
         names = [f"c{i}" for i in range(len(columns))]
-        told = " ".join(f"(N {n})" if kind == "V" else n for n, kind in zip(names, columns, strict=True))
+        terms = " ".join(f"(N {n})" if kind == "V" else n for n, kind in zip(names, columns, strict=True))
         if name == "type-of":
             fact = "(set (type (N c0)) c1)"
         else:
-            fact = f"({name} {told})"
-            found.append(f"(relation {name} ({' '.join('V' if kind == 'V' else 'i64' for kind in columns)}))")
-        found.append(f"(relation given-{name} ({' '.join(['i64'] * len(columns))}))")
-        found.append(f"(rule ((given-{name} {' '.join(names)})) ({fact}) :ruleset given)")
-    return found
+            fact = f"({name} {terms})"
+            commands.append(f"(relation {name} ({' '.join('V' if kind == 'V' else 'i64' for kind in columns)}))")
+        commands.append(f"(relation given-{name} ({' '.join(['i64'] * len(columns))}))")
+        commands.append(f"(rule ((given-{name} {' '.join(names)})) ({fact}) :ruleset given)")
+    return commands
 
 
 def table(name: str) -> str:
-    """The relation that the rows of a table of facts go to."""
+    """Return the relation for the rows of a table of facts."""
     return f"given-{name}" if "V" in TABLES.get(name, "V") else name
 
 
 def text(value: object) -> str:
-    """Anything as text that a program can hold, for those who read it: ASCII, short, with nothing to misread."""
-    found = str(value)
-    short = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    """Return anything as text for comments in a program: ASCII, short, safely quoted."""
+    whole = str(value)
+    short = whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}..."
     plain = quote(short)[1:-1].encode("ascii", "backslashreplace").decode("ascii")
     return '"' + plain.replace("\\", "\\\\").replace('"', "'") + '"'
 

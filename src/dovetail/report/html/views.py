@@ -17,10 +17,10 @@ from dovetail.ops.region import region
 from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.family import FAMILIES, Family, family_of, kernel_family
-from dovetail.report.html.fold import Item
 from dovetail.report.html.layout import LANE, Band, Layout, lay_out
 from dovetail.report.html.rooms import Rooms, lines_inside
 from dovetail.report.kernels import KernelMap, kernel_map
+from dovetail.report.runs import Item
 
 _LETTER = 7.2
 _CHIP = 30.0
@@ -202,7 +202,8 @@ def _plan_view(lowered: Lowered, plan: Plan, homes: _Homes, words: Words, rooms:
         thing = Thing(draft.names[value], value.op.name, type, where, family, number, room, fused)
         late = phases[value] == "bind"
         shape = rooms.shapes[room]
-        item = Item((room, type, late), shape.width, shape.height, draft.read_by(value.operands), late)
+        read = tuple([v.type for v in value.operands])
+        item = Item((room, type, read, late), shape.width, shape.height, draft.read_by(value.operands), late)
         draft.add(value, thing, item)
     return draft.finish("plan", words, LANE)
 

@@ -109,6 +109,7 @@ def test_other_vectors(
     check(x @ y, feeds, kernel="gemm_pair")
 
 
+@pytest.mark.slow
 def test_products_of_any_layout_share_their_epilogue() -> None:
     """Drivers differ in how they pack; what becomes of sums is compiled once, and optimised apart from them."""
     made: list[Template] = []
@@ -130,6 +131,7 @@ def test_many_results_from_few_rows_are_shared_among_threads() -> None:
     assert isinstance(job, Job) and job.tiled.tiles != 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", HOSTS)
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_few_accumulators_leave_registers_on_other_machines(machine: str, by_rows: bool) -> None:
