@@ -508,13 +508,15 @@ def _parts(a: Attention, device: GpuDevice) -> int:
         if a.keys <= KEYS * MOST_WARPS:
             return 1
         rounds = -(-a.keys // KEYS)
-    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // _head_count(a)))
+    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // max(1, _head_count(a))))
 
 
 def _resident_parts(a: Attention, device: GpuDevice) -> int:
     """Blocks along keys where they need not be a cluster: one for each multiprocessor."""
     heads = product((*a.lead, a.heads))
-    return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
+    return (
+        max(1, min(MOST_PARTS, device.multiprocessors // max(1, heads))) if isinstance(heads, int) else device.cluster
+    )
 
 
 __all__ = [
