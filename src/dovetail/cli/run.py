@@ -156,7 +156,7 @@ def compared(
     apart = [d.output for d in found if d.differs]
     if not apart:
         return found
-    said = judged(graph, feeds, params, {OURS: outputs, args.check: theirs}, apart)
+    said = judged(graph, feeds, params, {OURS: dict(outputs), args.check: dict(theirs)}, apart)
     return [replace(d, judgement=said.get(d.output)) for d in found]
 
 
