@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> Answer:
     seconds = time.perf_counter() - started
     saved = save_arrays(args.output, outputs) if args.output is not None and hosts.is_first(args) else ""
     differences = compared(args, graph, feeds, params or {}, outputs) if args.check is not None else []
-    failure = failure_of(differences, args.check)
+    failure = failure_of(differences, args.check or "")
     if args.json:
         return Answer(json.dumps(as_dict(outputs, differences, seconds), indent=2), failure)
     return Answer(as_text(outputs, differences, seconds, args.check, saved), failure)
