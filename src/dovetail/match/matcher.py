@@ -189,8 +189,10 @@ class _Attempt:
         return ()
 
     def _passes_for(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
-        """Return whether one op may be another of its kind: elementwise for elementwise, with operands of the same number; or have
-        another option."""
+        """Return whether one op may be another of its kind, or have another option.
+
+        Of its kind is elementwise for elementwise, with as many operands.
+        """
         if not self.forgive or len(pattern.operands) != len(value.operands):
             return False
         if pattern.op is value.op:
