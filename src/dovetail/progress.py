@@ -5,6 +5,8 @@ Nobody does unless `listening` says so, and telling costs next to nothing then. 
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +34,9 @@ class Listener(Protocol):
         ...
 
 
+LOG = logging.getLogger("dovetail")
+"""What phases took at the level DEBUG, and what explains it at INFO."""
+LOG.addHandler(logging.NullHandler())
 _listener: ContextVar[Listener | None] = ContextVar("dovetail_listener", default=None)
 
 
@@ -48,14 +53,17 @@ def listening(listener: Listener) -> Generator[None]:
 class Phase:
     """One thing that may take a while. As a context it begins and ends."""
 
-    __slots__ = ("_listener", "_name", "_still")
+    __slots__ = ("_began", "_listener", "_name", "_still")
 
     def __init__(self, listener: Listener | None, name: str, still: bool) -> None:
         self._listener = listener
         self._name = name
         self._still = still
+        self._began = 0.0
 
     def __enter__(self) -> Phase:
+        if LOG.isEnabledFor(logging.DEBUG):
+            self._began = time.perf_counter()
         if self._listener is not None:
             self._listener.began(self._name, still=self._still)
         return self
@@ -65,6 +73,8 @@ class Phase:
     ) -> None:
         if self._listener is not None:
             self._listener.ended()
+        if self._began:
+            LOG.debug("%s took %.3f s", self._name, time.perf_counter() - self._began)
 
     def at(self, number: int, of: int, item: str = "", *, done: float | None = None) -> None:
         """It is at item `number` of so many, counted from 1. `done` is the share of the work that lies behind it."""
@@ -80,6 +90,7 @@ def phase(name: str, *, still: bool = False) -> Phase:
 
 def notice(words: str) -> None:
     """Say something that explains why this takes as long as it does."""
+    LOG.info(words)
     listener = _listener.get()
     if listener is not None:
         listener.noticed(words)

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Answer:
     seconds = time.perf_counter() - started
     saved = save_arrays(args.output, outputs) if args.output is not None and hosts.is_first(args) else ""
     differences = compared(args, graph, feeds, params or {}, outputs) if args.check is not None else []
-    failure = failure_of(differences, args.check)
+    failure = failure_of(differences, args.check or "")
     if args.json:
         return Answer(json.dumps(as_dict(outputs, differences, seconds), indent=2), failure)
     return Answer(as_text(outputs, differences, seconds, args.check, saved), failure)
@@ -163,7 +163,7 @@ def compared(
     apart = [d.output for d in found if d.differs]
     if not apart:
         return found
-    said = judged(graph, feeds, params, {OURS: outputs, args.check: theirs}, apart)
+    said = judged(graph, feeds, params, {OURS: dict(outputs), args.check: dict(theirs)}, apart)
     return [replace(d, judgement=said.get(d.output)) for d in found]
 
 

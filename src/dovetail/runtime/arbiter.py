@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 
 import numpy as np
 
@@ -76,7 +75,7 @@ def judged(
     graph: Graph,
     feeds: Mapping[str, Array],
     params: Mapping[str, Array],
-    results: Mapping[str, Mapping[str, Array]],
+    results: Mapping[str, dict[str, Array]],
     outputs: Iterable[str],
 ) -> dict[str, Judgement]:
     """Judge some outputs of several runtimes by the graph as written; none where NumPy cannot compute it."""
@@ -88,7 +87,7 @@ def judged(
     except DovetailError:
         return {}
     asked = {name: exact[name] for name in names}
-    away = {who: deviations(partial(dict, arrays), asked) for who, arrays in results.items()}
+    away = {who: deviations(results[who].copy, asked) for who in results}
     return {name: Judgement(name, {who: away[who][name] for who in away}, noise[name]) for name in names}
 
 

@@ -505,7 +505,7 @@ class Program:
         from dovetail.runtime.saved import load_parts
 
         plan, runner = load_parts(path, settings_of(options, os.environ))
-        return SavedProgram(plan, _Bound(runner), any_size=True)
+        return SavedProgram(plan, _Bound(runner), report=_no_report, any_size=True)
 
     def _repr_html_(self) -> str:
         """The program in a notebook: its inputs, its outputs and the summary of its report."""
@@ -542,11 +542,6 @@ class SavedProgram(Program):
         """A file has packed weights alone."""
         raise _without("parameters in their own layout")
 
-    @property
-    def report(self) -> Report:
-        """A file has no report."""
-        raise _without("report")
-
     def bind(self, params: Mapping[str, Array]) -> Program:
         """A file has its weights packed."""
         raise _without("parameters to bind anew")
@@ -556,6 +551,11 @@ class SavedProgram(Program):
     ) -> None:
         """A file is copied, not saved again."""
         raise _without("parameters to pack again: copy the file")
+
+
+def _no_report(*_: object) -> Report:
+    """A file has no report."""
+    raise _without("report")
 
 
 def _without(what: str) -> BindError:

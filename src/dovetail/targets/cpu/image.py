@@ -62,7 +62,7 @@ class _Object:
             )
         (start,) = struct.unpack_from("<Q", content, 40)
         size, count, _ = struct.unpack_from("<HHH", content, 58)
-        self.sections = [_SECTION.unpack_from(content, start + size * i) for i in range(count)]
+        self.sections: list[tuple[int, ...]] = [_SECTION.unpack_from(content, start + size * i) for i in range(count)]
         self.symbols: list[tuple[str, int, int, int, int]] = []
         """Of each its name, type, binding, section and value."""
         for section in self.sections:
@@ -107,7 +107,7 @@ def link(objects: Mapping[str, bytes]) -> Image:
                 continue
             for at in range(section[4], section[4] + section[5], _RELOCATION.size):
                 offset, info, addend = _RELOCATION.unpack_from(file.content, at)
-                name, kind, _, index, value = file.symbols[info >> 32]
+                name, kind, _, index, value = file.symbols[int(info) >> 32]
                 place = base + offset
                 if index == _UNDEFINED:
                     target = known.get(name)

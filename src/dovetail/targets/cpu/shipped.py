@@ -60,13 +60,13 @@ def runner_of(plan: Plan, part: Part, params: Mapping[str, Array], settings: Set
     memory.sizes = {str(name): int(size) for name, size in said["bound_sizes"].items()}
     values = plan.graph.values
     for index, array in said["own"]:
-        memory.own[values[index]] = part.arrays[array]
+        memory.own[values[int(index)]] = part.arrays[int(array)]
     memory.pools["bound"] = reserve(memory.number(plan.bound_size))
     for start, array in said["pool"]:
-        content = part.arrays[array]
+        content = part.arrays[int(array)]
         memory.pools["bound"][start : start + content.size] = content
     keys = packed_bindings(graph.sections)
-    packed = dict(zip(keys, [part.arrays[index] for index in said["packed"]], strict=True))
+    packed = dict(zip(keys, [part.arrays[int(index)] for index in said["packed"]], strict=True))
     return NativeRunner(graph, memory, params, packed)
 
 
