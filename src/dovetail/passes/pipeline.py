@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal, get_args
 
+from dovetail import library
 from dovetail.dataclass import dataclass
+from dovetail.declare.backward import backward_name
 from dovetail.declare.cost import total_seconds
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
@@ -240,7 +242,7 @@ def _fuse(state: State, setup: Setup) -> State:
 
 def _without_unknown(state: State, setup: Setup) -> State:
     """The state with declared ops spelled out that no kernel is for and no pattern has: rules see their bodies."""
-    known = {op.name for op in worthwhile(setup)}
+    known = {op.name for op in worthwhile(setup)} | _LIBRARY
     rows: list[DispatchRow] = []
     while True:
         unknown = Counter(
@@ -258,6 +260,10 @@ def _without_unknown(state: State, setup: Setup) -> State:
         rows += [DispatchRow(op, "common", count, why + op) for op, count in unknown.items()]
         graph = spell_out(state.graph, unknown, state.log)
         state = replace(state.rewritten(graph), graph=graph.settled())
+
+
+_LIBRARY = frozenset(name for op in library.ALL for name in (op.name, backward_name(op)))
+"""Ops that are spelled out after fusing, where a target lacks them."""
 
 
 def _wish(setup: Setup, op: str) -> Dispatch:
