@@ -46,7 +46,22 @@ IN_CODE = {
     r"\bproducts? of few rows\b": "GEMV, skinny GEMM",
     r"(?m:^What is (left|made|given|found)\b)": "Return the …, by what it is",
 }
-ROOMS = ("kernels", "codegen", "targets", "egraph")
+ROOMS = (
+    "kernels",
+    "codegen",
+    "targets",
+    "egraph",
+    "ops",
+    "ir",
+    "match",
+    "derive",
+    "grad",
+    "plan",
+    "models",
+    "train",
+    "torch",
+    "bench",
+)
 """The rooms whose names, docstrings and comments have no private word."""
 UPPER = tuple(room for room in ROOMS if room not in ("kernels", "codegen", "targets"))
 """The rooms where the docstring of a function says what to do: "Return the …", "Fold …"."""
@@ -70,6 +85,15 @@ UPPER_NAMES = {
     "asked": "the question, the request, the query",
 }
 """Words that say that something was there, and not what it is: no name in the rooms has one."""
+KEPT = frozenset(
+    {
+        ("ir/solve.py", "Found"),
+        ("declare/machine.py", "given"),
+        ("declare/machine.py", "given_per_second"),
+        ("models/decoder.py", "wanted"),
+    }
+)
+"""Names of the upper rooms that the lower ones read, or callers pass."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "catalogue" and p.name != "conformance.md"),
@@ -204,7 +228,7 @@ def test_names_say_what_a_thing_is() -> None:
         for path in MODULES
         for words in [UPPER_NAMES if within(path).split("/")[0] in UPPER else NAMES]
         for line, name, instead in [(0, path.stem, words.get(path.stem, "")), *private_names(parsed(path), words)]
-        if instead
+        if instead and (within(path), name) not in KEPT
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -15,6 +15,7 @@ from dovetail.kernels.device import CAPABILITIES
 from tests.cli.commands import Shell
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_told(shell: Shell) -> None:
     said = shell("doctor", "--json")
     assert said.code == 0 and not said.err
@@ -26,12 +27,14 @@ def test_what_is_installed_is_told(shell: Shell) -> None:
     assert found["machine"]["cores"] == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.slow
 def test_targets_are_tried_and_not_believed(shell: Shell) -> None:
     targets = {t["target"]: t for t in shell("doctor", "--json").data["targets"]}
     assert targets["reference"]["runs"] and targets["cpu"]["runs"]
     assert not targets["cuda"]["runs"] and targets["cuda"]["note"].startswith("plans only")
 
 
+@pytest.mark.slow
 def test_text_has_the_same(shell: Shell) -> None:
     said = shell("doctor").out
     assert f"numpy            {np.__version__}" in said
@@ -57,6 +60,7 @@ def test_extras_of_contributors_are_for_checkouts() -> None:
     assert safetensors.add.endswith("-m pip install -e '/src/tree[safetensors]'")
 
 
+@pytest.mark.slow
 def test_figures_and_cache_that_are_missing_come_with_their_command(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.commands import SMALL, Said, Shell
 
 
+@pytest.mark.slow
 def test_every_matrix_is_told_with_its_error(shell: Shell) -> None:
     found = shell("quantize", SMALL["llama"], "--kind", "int4", "--json").data
     done = [layer for layer in found["layers"] if not layer["kept"]]
@@ -22,7 +23,7 @@ def test_a_bound_that_does_not_hold_fails(shell: Shell) -> None:
     assert said.code == 5 and "has an error of" in said.err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_report_says_what_a_token_reads(shell: Shell) -> None:
     def weights(*more: str) -> Said:
         return shell("explain", SMALL["llama_step"], "--json", *more)

@@ -62,6 +62,7 @@ def test_outputs_as_data_and_in_an_archive(shell: Shell, sums: str, tmp_path: Pa
         np.testing.assert_array_equal(held["y"], [[2, 2, 2]])
 
 
+@pytest.mark.slow
 def test_inputs_are_made_up_only_if_asked_for(shell: Shell, sums: str) -> None:
     assert "--random" in shell.fails(1, "run", sums)
     assert "--size n=1" in shell.fails(1, "run", sums, "--random", "0")

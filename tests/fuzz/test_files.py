@@ -17,6 +17,7 @@ from fuzz.files import KINDS, Kind, run_file
 from fuzz.workers import Died, Say, work_through
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_end_well(kind: str, tmp_path: Path) -> None:
     for seed in range(4):
@@ -75,7 +76,7 @@ def work(task: int, say: Say) -> int:
     return task * task
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_dies_is_a_finding_and_the_rest_goes_on() -> None:
     tasks: Iterator[int] = iter(range(5))
     found = list(work_through(tasks, work, 1))

@@ -55,6 +55,7 @@ def test_an_architecture_changes_what_it_inherits(monkeypatch: pytest.MonkeyPatc
     assert found["fma"] == hopper["fma"]
 
 
+@pytest.mark.exhaustive
 def test_every_figure_is_read() -> None:
     """By its name, in an estimate: a figure that nothing reads would be fitted in vain."""
     names = {
@@ -63,6 +64,7 @@ def test_every_figure_is_read() -> None:
     assert not [figure for figure in _tables() if figure[1] not in names and figure != ("card", "name")]
 
 
+@pytest.mark.slow
 def test_no_figure_is_a_constant_of_a_module() -> None:
     found: list[str] = []
     for path in FILES:

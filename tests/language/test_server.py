@@ -104,6 +104,7 @@ def test_completions_are_those_of_the_model_alone(model: LanguageModel, server: 
     assert status == 200 and found["choices"][0]["text"] == "".join(model.generate([5, 6, 7, 8], max_tokens=10))
 
 
+@pytest.mark.slow
 def test_parallel_requests_get_what_they_get_alone(model: LanguageModel, server: Server) -> None:
     texts = [f"hello {i}{'w' * (i % 5)}" for i in range(12)]
     wanted = {t: "".join(model.generate(t, max_tokens=8, sampling=Sampling(0.9, seed=7))) for t in texts}
@@ -261,6 +262,7 @@ def test_a_key_is_needed_where_there_is_one(model: LanguageModel) -> None:
     service.engine.close()
 
 
+@pytest.mark.slow
 def test_a_full_queue_says_so_and_the_others_are_served(model: LanguageModel) -> None:
     with served(model, slots=1, waiting=1) as server:
         statuses: list[int] = []

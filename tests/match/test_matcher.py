@@ -32,7 +32,7 @@ def test_holes_catch_operands() -> None:
 def test_one_hole_is_one_value() -> None:
     pattern = hole("a") * ops.sigmoid(hole("a"))
     assert caught(pattern, X * ops.sigmoid(X)) == {"a": X}
-    assert "the same a" in missed(pattern, X * ops.sigmoid(Y)).wanted
+    assert "the same a" in missed(pattern, X * ops.sigmoid(Y)).expected
 
 
 def test_a_shared_inner_value_is_one_value() -> None:
@@ -62,14 +62,14 @@ def test_sub_is_not_commutative() -> None:
 def test_numbers_are_caught_and_compared_in_their_own_dtype() -> None:
     assert caught(hole("a") * scalar(Hole("c"), None), X * 0.5) == {"a": X, "c": 0.5}
     assert caught(hole("a") * scalar(0.1, None), X * 0.1) == {"a": X}
-    assert "constant 0.1" in missed(hole("a") * scalar(0.1, None), X * 0.2).wanted
+    assert "constant 0.1" in missed(hole("a") * scalar(0.1, None), X * 0.2).expected
 
 
 def test_no_whole_number_is_infinite() -> None:
     """The conversion to an integer raised, and ended the compilation of a graph that selects whole numbers."""
     seven, ints = constant(np.array(7, np.int32)), input("i", i32[4])
     for wanted in (-np.inf, np.nan):
-        assert "constant" in missed(hole("a") + scalar(wanted, None), ints + seven).wanted
+        assert "constant" in missed(hole("a") + scalar(wanted, None), ints + seven).expected
     nought = constant(np.array(0, np.int32))
     assert missed(hole("a") + scalar(Hole("n", "inverse"), None), ints + nought).at is nought
 
@@ -96,7 +96,7 @@ def test_a_root_and_an_inverse_are_recovered() -> None:
 def test_attributes_are_caught_and_compared() -> None:
     pattern = ops.split(hole("a"), axis=-1, parts=Hole("h"))
     assert caught(pattern, ops.split(X, axis=1, parts=2)) == {"a": X, "h": 2}
-    assert "axis=-1" in missed(pattern, ops.split(X, axis=0, parts=2)).wanted
+    assert "axis=-1" in missed(pattern, ops.split(X, axis=0, parts=2)).expected
 
 
 def test_sizes_and_dtypes_are_asked_of_what_was_caught() -> None:
@@ -112,7 +112,7 @@ def test_sizes_and_dtypes_are_asked_of_what_was_caught() -> None:
 
 def test_a_mismatch_says_how_far_it_got() -> None:
     far = missed(ops.relu(hole("a") @ hole("b") + hole("c")), ops.relu(ops.exp(X) + Y))
-    assert (far.wanted, far.found, far.matched) == ("matmul", "exp", 2)
+    assert (far.expected, far.found, far.matched) == ("matmul", "exp", 2)
 
 
 def test_forgiving_lets_one_op_differ_and_no_more() -> None:
@@ -120,13 +120,13 @@ def test_forgiving_lets_one_op_differ_and_no_more() -> None:
     near = match(pattern, ops.exp(X @ Y + Z), forgive=True)
     assert isinstance(near, Bound)
     assert near.forgiven is not None
-    assert (near.forgiven.wanted, near.forgiven.found) == ("relu", "exp")
+    assert (near.forgiven.expected, near.forgiven.found) == ("relu", "exp")
     assert isinstance(match(pattern, ops.exp(X @ Y - Z), forgive=True), Mismatch)
 
 
 def test_a_constant_array_is_no_number() -> None:
     weights = constant(np.ones(4), f32)
-    assert "constant number" in missed(hole("a") * scalar(1.0, None), X * weights).wanted
+    assert "constant number" in missed(hole("a") * scalar(1.0, None), X * weights).expected
 
 
 def test_a_new_axis_of_size_1_is_a_split() -> None:

@@ -210,7 +210,7 @@ def test_an_op_of_constants_that_fails_is_left_to_the_run() -> None:
     assert canonical(outside) is outside
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_long_chains() -> None:
     y = x = input("x", f32[2, 3])
     for _ in range(4_000):

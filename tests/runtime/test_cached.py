@@ -154,7 +154,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +198,7 @@ def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
         program.report  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
@@ -223,6 +224,7 @@ def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
     assert str(again.report) == str(first.report) and again.report.fused == first.report.fused
 
 
+@pytest.mark.slow
 def test_gates_look_at_the_graph_every_time(folder: str) -> None:
     dovetail.compile(layer(), cache=folder)
     assert dovetail.compile(layer(), cache=folder, require=["linear"]).report.count("linear") == 1
@@ -278,6 +280,7 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     assert store(folder).has(program_key(of_graph(layer(), store(folder)), make_request(cache=folder)))
 
 
+@pytest.mark.slow
 def test_an_entry_that_cannot_be_read_is_compiled_again(folder: str) -> None:
     params, feeds = arrays(layer())
     expected = dovetail.compile(layer(), params=params, cache=folder).run(feeds)["y"]

@@ -74,7 +74,7 @@ def test_models_are_planned_for_cuda_and_say_that_they_cannot_run(model: str) ->
             program.bind(random_weights(graph)).run(feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_program_serves_every_size_and_each_has_its_own_report() -> None:
     graph = llama(SMALL_LLAMA, batch=1)
     weights = random_weights(graph)
@@ -99,6 +99,7 @@ def test_a_rule_and_a_pass_can_be_switched_off_by_name() -> None:
     assert compile(GRAPH, without=["fuse", "mark_regions", "fuse_epilogues"]).graph.count() == 6
 
 
+@pytest.mark.slow
 def test_required_fusions_are_a_gate() -> None:
     compile(GRAPH, require={"linear": 1}, require_clean=True)
     with pytest.raises(GateError, match=r"linear: 1 of 2"):

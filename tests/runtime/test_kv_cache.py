@@ -90,6 +90,7 @@ def test_tokens_are_those_of_caches_that_grow(by: str, target: str) -> None:
     assert all(np.isnan(cache[:, TOKENS:]).all() for cache in caches.values()), "nothing else was written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["scatter_elements", "scatter_nd"])
 def test_no_cache_is_copied_or_held_twice(by: str) -> None:
     """By the plan and by the report: bytes of a run do not grow with the room of the caches."""
@@ -106,6 +107,7 @@ def test_no_cache_is_copied_or_held_twice(by: str) -> None:
     assert all(d.copied_bytes == 0 for d in program.report.donated)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_or_prepared_again_within_a_block() -> None:
     program = dovetail.compile(
         step("scatter_elements"), params={n: np.zeros((WIDTH, WIDTH), np.float32) for n in WEIGHTS}

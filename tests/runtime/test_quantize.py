@@ -93,6 +93,7 @@ def test_a_bound_fails_the_compilation() -> None:
         dovetail.compile(network(W), quantize=Quantize("int4", fail_above=0.01), cache="off")
 
 
+@pytest.mark.slow
 def test_a_matrix_of_zeros_is_zeros() -> None:
     zero = {**W, "second": np.zeros_like(W["second"])}
     for kind in ("int8", "int4"):
@@ -108,6 +109,7 @@ def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_numbers_beyond_the_scales_stay_as_they_are() -> None:
     """Scales are f16: 60,000 * 127 is the largest number of 8 bits."""
     large = {**W, "second": W["second"] * np.float32(1e36)}

@@ -39,6 +39,7 @@ def verified(graph: Graph, **options: Any) -> Verification:
     return verify_compilation(compilation(graph, make_request(**options), history=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["greedy", "egraph"])
 @pytest.mark.parametrize("model", MODELS)
 def test_built_in_models_hold(model: str, engine: str) -> None:
@@ -175,6 +176,7 @@ def test_bisecting_takes_what_runs_the_graph() -> None:
     assert bisect(history, run, {n: a + 9 for n, a in wanted.items()}, 1e-3).culprit is None, "wrong from the start"
 
 
+@pytest.mark.slow
 def test_a_compilation_without_history_cannot_be_verified() -> None:
     with pytest.raises(OptionError, match="without its history"):
         verify_compilation(compilation(MODELS["unet"], make_request()))

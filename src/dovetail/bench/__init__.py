@@ -1,1 +1,1 @@
-"""Measuring: dovetail beside its peers, on the same models, in the same run."""
+"""Measuring: dovetail and its peers, on the same models, in the same run."""

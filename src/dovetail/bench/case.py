@@ -17,6 +17,7 @@ from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
+from dovetail.nearest import suggestion
 
 MODEL, INPUTS, FIXED, WEIGHTS, SHAPE = "model.onnx", "inputs.npz", "fixed.npz", "weights.npz", "shape.json"
 NETWORK = "network.txt"
@@ -34,7 +35,7 @@ class Case:
     folder: Path
 
     def feeds(self) -> dict[str, Array]:
-        """All inputs by name, those that are fixed too."""
+        """Return all inputs by name, those that are fixed too."""
         return {**self.fixed(), **load_arrays(self.folder / INPUTS)}
 
     def fixed(self) -> dict[str, Array]:
@@ -56,41 +57,42 @@ class Case:
         path = self.folder / SHAPE
         if not path.is_file():
             return None
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        made: Any = SHAPES[said.pop("shape")]
-        return made(**{name: value if isinstance(value, int) else tuple(value) for name, value in said.items()})
+        sizes: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        shape_type: Any = SHAPES[sizes.pop("shape")]
+        return shape_type(**{name: value if isinstance(value, int) else tuple(value) for name, value in sizes.items()})
 
 
-def case_of(asked: str, sizes: Mapping[str, int], folder: Path) -> Case:
-    """What a command line names: a built-in workload, an ONNX file, or a folder with model.onnx and inputs.npz."""
-    if asked in WORKLOADS:
-        return written(asked, WORKLOADS[asked], folder)
-    if asked in MODULES:
-        return _module_case(asked, folder)
-    path = Path(asked)
+def case_of(name: str, sizes: Mapping[str, int], folder: Path) -> Case:
+    """Return the case that a command line names: a built-in workload, an ONNX file, or a folder with model.onnx and
+    inputs.npz.
+    """
+    if name in WORKLOADS:
+        return written(name, WORKLOADS[name], folder)
+    if name in MODULES:
+        return _module_case(name, folder)
+    path = Path(name)
     if (path / MODEL).is_file() and (path / INPUTS).is_file():
         here = path.resolve()
         return Case(f"{here.parent.name}/{here.name}", here / MODEL, here)
     if path.suffix == ".onnx" and path.is_file():
-        # What lies beside the model, as large weights do, is not wanted for its signature.
+        # The files next to the model, such as large weights, are not needed for its signature.
         library: Any = onnx
         save_arrays(folder / INPUTS, feeds_for(library.load(str(path), load_external_data=False), sizes))
         return Case(path.stem, path.resolve(), folder)
-    raise OptionError(
-        f"there is no workload {asked!r}",
-        hint=f"there are {', '.join((*WORKLOADS, *MODULES))}; "
-        f"else name an ONNX file, or a folder with {MODEL} and {INPUTS}",
-    )
+    named = (*WORKLOADS, *MODULES)
+    listed = f"there are {', '.join(named)}; else name an ONNX file, or a folder with {MODEL} and {INPUTS}"
+    hint = "check the path" if path.suffix == ".onnx" else suggestion(name, named, listed)
+    raise OptionError(f"there is no workload {name!r}", hint=hint)
 
 
 def written(name: str, workload: Workload, folder: Path) -> Case:
-    """A built-in workload, written into a folder."""
+    """Write a built-in workload into a folder."""
     model = workload.build()
     (folder / MODEL).write_bytes(model.SerializeToString())
     save_arrays(folder / INPUTS, feeds_for(model))
     save_arrays(folder / WEIGHTS, {t.name: numpy_helper.to_array(t) for t in model.graph.initializer})
-    said = {"shape": workload.shape.__class__.__name__, **asdict(workload.shape)}
-    (folder / SHAPE).write_text(json.dumps(said), encoding="utf-8")
+    shape = {"shape": workload.shape.__class__.__name__, **asdict(workload.shape)}
+    (folder / SHAPE).write_text(json.dumps(shape), encoding="utf-8")
     return Case(name, folder / MODEL, folder)
 
 

@@ -32,7 +32,7 @@ class UnetBlock:
 
 
 def resnet(of: Resnet) -> onnx.ModelProto:
-    """A ResNet as exporters leave it: batch norms folded into the convolutions."""
+    """Return a ResNet as exporters leave it: batch norms folded into the convolutions."""
     net = Net("resnet")
     x = net.input("image", TensorProto.FLOAT, [1, 3, of.size, of.size])
     width = of.width

@@ -21,7 +21,7 @@ from dovetail.ir.literal import Array
 TURN = 0.06
 LEAST_ROUNDS = 7
 FARTHEST = 0.05
-"""A peer whose results lie farther from ours, by the largest one, computes something else."""
+"""A peer whose results differ more from ours, by the largest one, computes something else."""
 
 HOW = (
     "Each peer has a process of its own on as many cores as it has threads, and they take turns: a turn is a pause of "
@@ -69,14 +69,14 @@ def bench(
     setting = make_setting(threads, folder)
     if placed is not None:
         setting.place(placed.mesh, placed.rules)
-    asked = [peer for peer in (OURS, *peers) if peer.takes(case)]
+    measured = [peer for peer in (OURS, *peers) if peer.takes(case)]
     refused: dict[str, str] = {}
     with ExitStack() as stack:
         # The work of a module is counted by our own process, which exports it anyway.
         limits = None if case.network else _machine(case, setting, stack)
         ready: list[tuple[Timed, Process]] = []
-        for number, peer in enumerate(asked, 1):
-            say(f"{case.name}, {_threads(threads)}: {peer.name} starts ({number} of {len(asked)})")
+        for number, peer in enumerate(measured, 1):
+            say(f"{case.name}, {_threads(threads)}: {peer.name} starts ({number} of {len(measured)})")
             try:
                 ready.append(_started(peer, case, setting, effort, stack))
             except RefusedError as error:
@@ -90,7 +90,7 @@ def bench(
 
 
 def _machine(case: Case, setting: Setting, stack: ExitStack) -> tuple[Process, Mapping[str, float]]:
-    """The machine's process, and the least work of the case."""
+    """Return the machine's process, and the least work of the case."""
     machine = stack.enter_context(Process(LIMITS, case, setting))
     try:
         return machine, machine.start()
@@ -109,7 +109,7 @@ def _refuse(refused: dict[str, str], peer: str, why: str) -> None:
 
 
 def _started(peer: Peer, case: Case, setting: Setting, effort: Effort, stack: ExitStack) -> tuple[Timed, Process]:
-    """A peer that is ready for its turns; where starts are measured, another process has gone before it."""
+    """Start a peer that is ready for its turns; where starts are measured, another process has gone before it."""
     process = stack.enter_context(Process(peer.name, case, setting))
     if not effort.starts:
         return Timed(peer.name, **process.start()), process
@@ -133,7 +133,7 @@ def _compare(ready: Sequence[tuple[Timed, Contender]], setting: Setting, refused
 def take_turns(
     ready: Sequence[tuple[Timed, Contender]], machine: Contender, seconds: float, refused: dict[str, str]
 ) -> tuple[tuple[Peak, ...], Peak]:
-    """What the machine has shown in each round that it can do, and the most of all."""
+    """Return what the machine reached in each round, and its best."""
     until = time.monotonic() + seconds * (len(ready) + 1)
     shown: list[Peak] = []
     best = Peak(0.0, 0.0)
@@ -146,19 +146,21 @@ def take_turns(
                 timed.runs += process.turn(TURN)["runs"]
             except RefusedError as error:
                 _refuse(refused, timed.peer, str(error))
-        found = machine.turn(TURN)
-        shown.append(Peak(**found["last"]))
-        best = Peak(**found["best"])
+        shown_ = machine.turn(TURN)
+        shown.append(Peak(**shown_["last"]))
+        best = Peak(**shown_["best"])
     return tuple(shown), best
 
 
-def deviation(expected: Mapping[str, Array], found: Mapping[str, Array]) -> float:
-    """The largest difference, by the largest value expected; infinite where shapes or numbers of outputs differ."""
+def deviation(expected: Mapping[str, Array], actual: Mapping[str, Array]) -> float:
+    """Return the largest difference over the largest expected value; infinite where shapes or numbers of outputs
+    differ.
+    """
     worst = 0.0
-    if expected.keys() != found.keys():
+    if expected.keys() != actual.keys():
         return float("inf")
     for name, array in expected.items():
-        other = found[name]
+        other = actual[name]
         if other.shape != array.shape:
             return float("inf")
         wide, theirs = array.astype(np.float64), other.astype(np.float64)

@@ -35,22 +35,22 @@ class Net:
         self.outputs.append(helper.make_tensor_value_info(name, element, None))
 
     def op(self, op_type: str, *inputs: str, count: int = 1, **attributes: Any) -> Any:
-        """A node; gives the name of its output, or a list of them."""
+        """Add a node; return the name of its output, or a list of them."""
         outputs = [f"v{len(self.nodes)}_{i}" for i in range(count)]
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, list(inputs), outputs, name=name, **attributes))
         return outputs[0] if count == 1 else outputs
 
     def array(self, array: Array, name: str = "") -> str:
-        """A constant; equal ones without a name are kept once."""
+        """Add a constant; equal ones without a name are kept once."""
         key = (str(array.dtype), array.tobytes(), array.shape)
         if not name and key in self._kept:
             return self._kept[key]
-        made = name or f"constant{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(array, made))
+        unique = name or f"constant{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, unique))
         if not name:
-            self._kept[key] = made
-        return made
+            self._kept[key] = unique
+        return unique
 
     def ints(self, *numbers: int) -> str:
         return self.array(np.array(numbers, np.int64))
@@ -59,7 +59,7 @@ class Net:
         return self.array(np.array(value, np.float32))
 
     def weight(self, name: str, *shape: int) -> str:
-        """A matrix or a kernel, scaled by what it sums over."""
+        """Add a matrix or a kernel, scaled by what it sums over."""
         fan = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
         return self.array((self.rng.standard_normal(shape) / np.sqrt(fan)).astype(np.float32), name)
 
@@ -72,6 +72,6 @@ class Net:
 
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, initializer=self.weights)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-        made.ir_version = 8
-        return made
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        proto.ir_version = 8
+        return proto

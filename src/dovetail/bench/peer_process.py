@@ -105,12 +105,12 @@ class MachineContender:
 
 
 def results_of(setting: Setting, peer: str) -> Path:
-    """Where a peer leaves its results for a comparison."""
+    """Return where a peer leaves its results for a comparison."""
     return setting.cache / f"results-{peer}.npz"
 
 
 def work_of(setting: Setting) -> Path:
-    """Where dovetail's process leaves what a module has to do: its flops and the bytes of its weights."""
+    """Return where dovetail's process leaves the work of a module: its flops and the bytes of its weights."""
     return setting.cache / "work.json"
 
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def reason(error: Exception) -> str:
-    """The first words of an error that say something; openvino says first where in its sources it was raised."""
+    """Return the first words of an error that say something; openvino begins with the place in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
     return (lines[0] if lines else error.__class__.__name__)[:160]
 

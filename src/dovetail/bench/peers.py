@@ -21,6 +21,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.nearest import suggestion
 from dovetail.runtime.compile import compile
 from dovetail.targets import Target
 
@@ -60,7 +61,7 @@ class ModuleRun:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """So many threads, and the folder where a peer may keep what it has made, for the next process."""
+    """The number of threads, and the folder where a peer may keep its artifacts for the next process."""
 
     threads: int
     cache: Path
@@ -114,7 +115,7 @@ def _dovetail(case: Case, setting: Setting) -> Run:
 
 
 def _dovetail_module(case: Case, setting: Setting) -> Run:
-    """The network as a torch module, which dovetail reads in the place of the ONNX file."""
+    """Run the network as a torch module, which dovetail reads in the place of the ONNX file."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(setting.threads)
     arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
@@ -123,7 +124,7 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
 
 
 def _dovetail_exported(case: Case, setting: Setting) -> Run:
-    """The ONNX file that torch exports of a module: what reading the module costs beside reading the file."""
+    """Run the ONNX file that torch exports of a module: what reading the module costs next to reading the file."""
     path = setting.cache / "exported.onnx"
     if not path.is_file():
         definitions("torch_networks").export(case.network, case.feeds(), path)
@@ -165,7 +166,7 @@ def _onnxruntime_plain(case: Case, setting: Setting) -> Run:
 
 
 def _onnxruntime_optimised(case: Case, setting: Setting) -> Run:
-    """onnxruntime behind its own optimiser of transformers, which fuses more than it does when it loads a model."""
+    """onnxruntime after its own optimizer of transformers, which fuses more than it does when it loads a model."""
     path = setting.cache / "optimised.onnx"
     if not path.is_file():
         optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")
@@ -190,8 +191,8 @@ def _openvino(case: Case, setting: Setting) -> Run:
     taken = {name for port in compiled.inputs for name in port.get_names()}
 
     def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
-        found = request.infer({name: array for name, array in feeds.items() if name in taken})
-        return [found[port] for port in compiled.outputs]
+        outputs = request.infer({name: array for name, array in feeds.items() if name in taken})
+        return [outputs[port] for port in compiled.outputs]
 
     return run
 
@@ -246,12 +247,14 @@ def chosen(names: str | None) -> tuple[Peer, ...]:
     """Peers by their names with commas between; all without any."""
     if names is None:
         return PEERS
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
+    selected = [name.strip() for name in names.split(",") if name.strip()]
+    for name in selected:
         if name not in EVERY or name == OURS.name:
-            listed = ", ".join(peer.name for peer in PEERS)
-            raise OptionError(f"there is no peer {name!r}", hint=f"there are {listed}")
-    return tuple(EVERY[name] for name in dict.fromkeys(wanted))
+            listed = [peer.name for peer in PEERS]
+            raise OptionError(
+                f"there is no peer {name!r}", hint=suggestion(name, listed, f"there are {', '.join(listed)}")
+            )
+    return tuple(EVERY[name] for name in dict.fromkeys(selected))
 
 
 __all__ = ["EVERY", "OURS", "PEERS", "PLACEMENT", "ModuleRun", "Peer", "Run", "Setting", "chosen"]

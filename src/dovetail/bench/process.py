@@ -1,4 +1,4 @@
-"""A seat's process as its owner sees it: started on so many cores, asked, answered, ended."""
+"""A seat's process as its owner sees it: started on n cores, asked, answered, ended."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Process:
     def __init__(self, peer: str, case: Case, setting: Setting) -> None:
         self.peer = peer
         self._imported = False
-        self._said = setting.cache / f"said-{peer}-{next(_NUMBERS)}.txt"
+        self._log = setting.cache / f"said-{peer}-{next(_NUMBERS)}.txt"
         arguments = [peer, str(setting.threads), str(setting.cache), case.name, str(case.model), str(case.folder)]
-        with self._said.open("wb") as said, OnCores(setting.threads):
+        with self._log.open("wb") as log, OnCores(setting.threads):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dovetail.bench.peer_process", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=log,
                 env={**os.environ, **environment(setting)},
             )
 
@@ -99,8 +99,8 @@ class Process:
     def _line(self, patience: float) -> bytes:
         assert self._process.stdout is not None
         until = time.monotonic() + patience
-        found = b""
-        while not found.endswith(b"\n"):
+        line = b""
+        while not line.endswith(b"\n"):
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 self._process.kill()
@@ -108,18 +108,18 @@ class Process:
             piece = os.read(self._process.stdout.fileno(), 1 << 16)
             if not piece:
                 raise RefusedError(self._last_words())
-            found += piece
-        return found
+            line += piece
+        return line
 
     def _last_words(self) -> str:
-        """Why a process may have ended: its last line, and its exit code."""
+        """Return why a process may have ended: its last line, and its exit code."""
         code = self._process.wait()
-        lines = [line for line in self._said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         return f"its process ended with {code}{': ' + lines[-1].strip()[:120] if lines else ''}"
 
 
 class OnCores:
-    """While this is entered, children are born with so many of our cores."""
+    """While this is entered, children start with n of our cores."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -142,7 +142,7 @@ def environment(setting: Setting) -> dict[str, str]:
     # A mesh may be of any devices that JAX finds.
     platform = {} if (here / PLACEMENT).is_file() else {"JAX_PLATFORMS": "cpu"}
     # Without bytecode, every process compiles the sources of torch and transformers when it imports them. Where Python
-    # may not write it beside the sources, the first process writes it here.
+    # may not write it next to the sources, the first process writes it here.
     bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(here / "bytecode")}
     return {
         **threads,
@@ -159,7 +159,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def make_setting(threads: int, folder: Path) -> Setting:
-    """A setting with an empty place for what is kept."""
+    """Return a setting with an empty place for caches."""
     cache = folder / f"kept-{threads}"
     cache.mkdir()
     return Setting(threads, cache)

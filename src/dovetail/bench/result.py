@@ -1,4 +1,4 @@
-"""What is found of one workload: times, starts and memory of every peer, and how near to the machine's limit we are."""
+"""The results of one workload: times, starts and memory of every peer, and how near to the machine's limit we are."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Timed:
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the quartiles, as a share of the median."""
+        """Half of the interquartile range, as a share of the median."""
         low, _, high = statistics.quantiles(self.runs, n=4)
         return (high - low) / 2 / self.median
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers, without every single run."""
+        """Return the numbers, without every single run."""
         return {
             "peer": self.peer,
             "median": self.median,
@@ -81,7 +81,7 @@ class Floor:
         return Peak(statistics.median(p.flops for p in self.shown), statistics.median(p.bytes for p in self.shown))
 
     def seconds(self, peak: Peak) -> float:
-        """The slower of computing and of reading."""
+        """Return the slower of computing and of reading."""
         return max(self.flops / peak.flops, self.bytes / peak.bytes)
 
     @property
@@ -93,7 +93,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A workload on so many threads, for all peers; ours comes first."""
+    """A workload on n threads, for all peers; ours comes first."""
 
     workload: str
     threads: int

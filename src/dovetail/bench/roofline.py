@@ -18,7 +18,7 @@ PRODUCTS = frozenset({"matmul", "dot", "conv", "conv_transpose", "deform_conv"})
 
 
 def roofline_of(graph: Graph, feeds: Mapping[str, Array]) -> tuple[float, float]:
-    """The multiply-adds of matmuls and convolutions, counted twice, and the bytes of the weights that they read.
+    """Return the multiply-adds of matmuls and convolutions, counted twice, and the bytes of the weights that they read.
 
     Loops count with their trip count; what depends on data is left out.
     """
@@ -41,7 +41,7 @@ def _number(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 def _weight(value: Value) -> Value | None:
-    """The parameter that a value is made of by moves and casts alone; of quantised weights, the codes."""
+    """Return the parameter that a value is made of by moves and casts alone; of quantized weights, the codes."""
     while value.operands and all(v.op in (leaf.PARAM, leaf.CONST) for v in value.operands[1:]):
         value = value.operands[0]
     return value if value.op is leaf.PARAM else None

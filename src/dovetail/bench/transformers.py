@@ -29,7 +29,7 @@ BERT_BASE = Encoder(12, 768, 12, 3072)
 
 
 def encoder(of: Encoder, batch: int, seq: int) -> onnx.ModelProto:
-    """A BERT-style encoder: ids and a padding mask in, hidden states out."""
+    """Return a BERT-style encoder: ids and a padding mask in, hidden states out."""
     net = Net("encoder")
     ids = net.input("input_ids", TensorProto.INT64, [batch, seq])
     mask = net.input("attention_mask", TensorProto.INT64, [batch, seq])
@@ -89,7 +89,7 @@ class Decoder:
 
 
 def decoder(of: Decoder, seq: int, cached: int = 0) -> onnx.ModelProto:
-    """A prompt of `seq` tokens, or tokens behind `cached` ones whose keys and values are inputs; logits out."""
+    """Return a decoder of `seq` tokens, or of tokens after `cached` ones whose keys and values are inputs."""
     net = Net("decoder")
     ids = net.input("input_ids", TensorProto.INT64, [1, seq])
     x = net.op("Gather", net.weight("words", of.vocabulary, of.hidden), ids, axis=0)

@@ -79,7 +79,7 @@ MODULES: Mapping[str, Callable[[np.random.Generator], dict[str, Array]]] = {
 
 
 def module_feeds(name: str) -> dict[str, Array]:
-    """The arguments of a call of a module; the same in every process."""
+    """Return the arguments of a call of a module; the same in every process."""
     return MODULES[name](np.random.default_rng(0))
 
 
@@ -105,7 +105,7 @@ def feeds_for(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None) ->
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension, place: str, sizes: Mapping[str, int]) -> int:
-    """A size as the model or the caller says it; one without a name is called by its place."""
+    """Return a size as the model or the caller has it; one without a name is called by its place."""
     if dim.HasField("dim_value"):
         return dim.dim_value
     name = dim.dim_param.strip() or place
@@ -115,10 +115,10 @@ def _size(dim: onnx.TensorShapeProto.Dimension, place: str, sizes: Mapping[str, 
 
 
 def _most_ids(model: onnx.ModelProto) -> dict[str, int]:
-    """How many rows there are for each input that picks rows of a table; a thousand are enough."""
+    """Return the number of rows for each input that picks rows of a table; a thousand are enough."""
     rows = {t.name: int(t.dims[0]) for t in model.graph.initializer if t.dims}
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for node in model.graph.node:
         if node.op_type == "Gather" and node.input[0] in rows:
-            found[node.input[1]] = min(rows[node.input[0]], found.get(node.input[1], 1000))
-    return found
+            limits[node.input[1]] = min(rows[node.input[0]], limits.get(node.input[1], 1000))
+    return limits

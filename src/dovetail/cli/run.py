@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise OptionError(f"--random {args.random}", hint="a seed is a whole number from 0 on")
     if hosts.is_asked(args):
         return hosts.supervised(args)
+    hosts.meet(args)
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     feeds = feeds_of(graph, given, args.random)

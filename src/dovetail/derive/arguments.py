@@ -36,38 +36,40 @@ class Fitting:
 
 
 def fittings(op: FusedOp[...]) -> Mapping[str, Sequence[Fitting]]:
-    """The declared shapes by operand: "x[*, m, k] keep:bool[m, n]"; the second one of an operand is another choice."""
-    found = _declared_shapes(op.shapes)
-    missing = [p.name for p in op.signature.operands if p.name not in found]
+    """Return the declared shapes by operand: "x[*, m, k] keep:bool[m, n]"; the second one of an operand is another
+    choice.
+    """
+    fittings_ = _declared_shapes(op.shapes)
+    missing = [p.name for p in op.signature.operands if p.name not in fittings_]
     if missing:
         raise TraceError(
             f"{op.name} does not say which shapes fit {', '.join(missing)}",
             hint='declare it: @fused_op(shapes="x[*, m, k] w[k, n]")',
         )
-    return found
+    return fittings_
 
 
 @lru_cache(maxsize=256)
 def _declared_shapes(line: str) -> Mapping[str, Sequence[Fitting]]:
-    """The shapes of a line. Laws draw thousands of arguments from the same one."""
-    found: dict[str, list[Fitting]] = {}
+    """Return the shapes of a line. Laws draw thousands of arguments from the same one."""
+    shapes: dict[str, list[Fitting]] = {}
     for name, dtype, listed in _OPERAND.findall(line):
         dims = [d.strip() for d in listed.split(",") if d.strip()]
         leading = bool(dims) and dims[0] == "*"
         sizes = tuple(parse_size(d) for d in dims[leading:])
-        found.setdefault(name, []).append(Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes))
-    return found
+        shapes.setdefault(name, []).append(Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes))
+    return shapes
 
 
 @lru_cache(maxsize=256)
 def _declared_numbers(line: str) -> Mapping[str, tuple[str, Size | None]]:
-    """The numbers of a line: as written, and as a size where it is one."""
-    return {name: (said, _size(said)) for name, said in _FITTING_NUMBER.findall(line)}
+    """Return the numbers of a line: as written, and as a size where it is one."""
+    return {name: (spelled, _size(spelled)) for name, spelled in _FITTING_NUMBER.findall(line)}
 
 
-def _size(said: str) -> Size | None:
+def _size(spelled: str) -> Size | None:
     try:
-        return parse_size(said)
+        return parse_size(spelled)
     except GraphError:
         return None
 
@@ -89,7 +91,7 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, A
         if parameter.kind == "operand":
             chosen[parameter.name] = None
             if choice is not None:
-                # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
+                # Now and then an operand stays in f32 among narrower ones, as the weights of norms do.
                 shape = shapes[parameter.name][min(line, len(shapes[parameter.name]) - 1)]
                 type = _type(shape, sizes, leading, random.choice((dtype, dtype, dtype, f32)))
                 chosen[parameter.name] = leaf.input(parameter.name, type)
@@ -103,38 +105,38 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, A
     return chosen
 
 
-def strayed(op: FusedOp[...], chosen: Mapping[str, Any], random: Random, asked: Collection[str]) -> dict[str, Any]:
-    """These arguments with a few that stray from what is declared.
+def strayed(op: FusedOp[...], chosen: Mapping[str, Any], random: Random, numbers: Collection[str]) -> dict[str, Any]:
+    """Return these arguments with a few that stray from the declaration.
 
-    Numbers stray only if they are asked for: a graph without its + 0 would say nothing about another operand.
+    Numbers stray only if `numbers` names them: a graph without its + 0 would say nothing about another operand.
     """
-    found = dict(chosen)
-    operands = [p.name for p in op.signature.operands if found[p.name] is not None]
+    arguments = dict(chosen)
+    operands = [p.name for p in op.signature.operands if arguments[p.name] is not None]
     for name in random.sample(operands, min(random.choice((0, 1, 1, 2, 3)), len(operands))):
-        found[name] = leaf.input(name, _strayed(found[name].type, random))
+        arguments[name] = leaf.input(name, _strayed(arguments[name].type, random))
     for parameter in op.signature.attributes:
-        number = found[parameter.name]
-        if parameter.name in asked and isinstance(number, int | float) and random.random() < 0.5:
+        number = arguments[parameter.name]
+        if parameter.name in numbers and isinstance(number, int | float) and random.random() < 0.5:
             if parameter.kind == "int":
-                found[parameter.name] = random.choice((0, 1, 2, 3, 5, 7))
+                arguments[parameter.name] = random.choice((0, 1, 2, 3, 5, 7))
             elif parameter.kind == "float":
-                found[parameter.name] = float(f32.numpy.type(random.choice(_WILD_FLOATS)))
-    return found
+                arguments[parameter.name] = float(f32.numpy.type(random.choice(_WILD_FLOATS)))
+    return arguments
 
 
 def _left_out(op: FusedOp[...], variant: Variant, random: Random) -> set[str]:
-    """The numbers that this variant does not have, and some of those that it hands on whatever they are."""
+    """Return the numbers that this variant does not have, and some of those that it hands on whatever they are."""
     numbers = [p for p in op.signature.attributes if p.optional]
     return {p.name for p in numbers if variant.choice[p.name] is None or (p.handed_on and random.random() < 0.5)}
 
 
 def _declared(op: FusedOp[...], parameter: Parameter, sizes: Mapping[str, Size]) -> float | None:
-    """The number that the declaration says fits: "x[m, h*d] heads=h fill=-inf"."""
-    found = _declared_numbers(op.shapes).get(parameter.name)
-    if found is None:
+    """Return the number that the declaration says fits: "x[m, h*d] heads=h fill=-inf"."""
+    declared = _declared_numbers(op.shapes).get(parameter.name)
+    if declared is None:
         return None
-    said, size = found
-    return evaluate(parse_size(said) if size is None else size, sizes) if parameter.kind == "int" else float(said)
+    spelled, size = declared
+    return evaluate(parse_size(spelled) if size is None else size, sizes) if parameter.kind == "int" else float(spelled)
 
 
 def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...], dtype: DType) -> TensorType:
@@ -154,7 +156,7 @@ def _number(parameter: Parameter, sizes: Mapping[str, Size], dtype: DType, rando
 
 
 def _strayed(type: TensorType, random: Random) -> TensorType:
-    """The type with, now and then, another axis, another size or another dtype."""
+    """Return the type with, now and then, another axis, another size or another dtype."""
     shape = list(type.shape)
     match random.randrange(6):
         case 0:
@@ -171,7 +173,7 @@ def _strayed(type: TensorType, random: Random) -> TensorType:
 
 
 def in_f16(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """These arguments with all floats in f16."""
+    """Return these arguments with all floats in f16."""
     return {name: _narrowed(name, value) for name, value in chosen.items()}
 
 

@@ -16,7 +16,9 @@ Entry: TypeAlias = FusedOp[...] | Group
 
 
 def page(entry: Entry, kept_by: Sequence[str] | None = None) -> str:
-    """The page of one declaration, as Markdown; `kept_by` are the targets that have a kernel for it, where known."""
+    """Return the page of one declaration, as Markdown; `kept_by` are the targets that have a kernel for it, where
+    known.
+    """
     lines = [f"# `{entry.name}`", "", entry.doc, "", f"Stage: {stage_of(entry)}. Shapes: `{entry.shapes}`.", ""]
     if kept_by is not None and isinstance(entry, FusedOp):
         lines += [f"One kernel on: {', '.join(kept_by) or 'no target; its body is fused in parts'}.", ""]
@@ -32,7 +34,7 @@ def page(entry: Entry, kept_by: Sequence[str] | None = None) -> str:
 
 
 def index(entries: Sequence[Entry], kept_by: Mapping[str, Sequence[str]]) -> str:
-    """The front page: every declaration in one line, with the targets that have a kernel for it."""
+    """Return the front page: every declaration in one line, with the targets that have a kernel for it."""
     rows = [
         f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {', '.join(kept_by.get(e.name, ())) or '-'} | {_cell(e.doc)} |"
         for e in sorted(entries, key=_name)
@@ -42,7 +44,7 @@ def index(entries: Sequence[Entry], kept_by: Mapping[str, Sequence[str]]) -> str
 
 
 def stage_of(entry: Entry) -> str:
-    """When it is looked for."""
+    """Return the stage that searches for it."""
     return entry.stage if isinstance(entry, FusedOp) else "join"
 
 
@@ -67,7 +69,7 @@ def _derived(op: FusedOp[...]) -> list[str]:
 
 
 def _gradient(op: FusedOp[...]) -> str:
-    """What its backward op is, in words."""
+    """Describe its backward op in words."""
     if op.back is None:
         return "by its body"
     how = "the form below, which a law proves equal to the pull of the body" if op.form else "the pull of the body"
@@ -103,7 +105,7 @@ def _cost(op: FusedOp[...]) -> str:
 
 
 def _cell(doc: str) -> str:
-    """The first line where a bar would end it."""
+    """Return the first line up to a bar."""
     return _first_line(doc).replace("|", "\\|")
 
 

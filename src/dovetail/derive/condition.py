@@ -1,6 +1,6 @@
 """Guards as conditions: a guard is run on stand-ins for values, and what it asks is written down.
 
-A guard is plain Python. Each time it asks for a truth value the trace forks, so that `and`, `or` and `if` become a
+A guard is plain Python. Each time it reads a truth value the trace forks, so that `and`, `or` and `if` become a
 disjunction of conjunctions. What cannot be asked of a stand-in (a loop over a shape of unknown rank) is opaque.
 """
 
@@ -30,7 +30,7 @@ class Term:
     arguments: tuple[Any, ...]
 
     def answer(self, names: Mapping[str, Any]) -> Any:
-        """What the term is for actual values."""
+        """Return what the term is for actual values."""
         match self.kind:
             case "number":
                 return names[self.arguments[0]]
@@ -61,7 +61,7 @@ class Term:
                 return f"{left} {self.kind} {right}"
 
     def _needs_brackets(self, inner: Any) -> bool:
-        """Whether an expression inside this one would be read as another; sizes that are compared would not."""
+        """Return whether an expression inside this one would be read as another; sizes that are compared would not."""
         if not isinstance(inner, Term) or inner.kind not in _OPERATIONS:
             return False
         return self.kind in _ARITHMETIC or inner.kind not in _ARITHMETIC
@@ -90,32 +90,33 @@ class Condition:
     paths: tuple[tuple[tuple[Term, bool], ...], ...]
 
     def holds(self, names: Mapping[str, Any]) -> bool:
-        return any(all(bool(term.answer(names)) is wanted for term, wanted in path) for path in self.paths)
+        return any(all(bool(term.answer(names)) is expected for term, expected in path) for path in self.paths)
 
     def __str__(self) -> str:
         return " or ".join(
-            " and ".join(str(t) if wanted else f"not ({t})" for t, wanted in path) or "always" for path in self.paths
+            " and ".join(str(t) if expected else f"not ({t})" for t, expected in path) or "always"
+            for path in self.paths
         )
 
 
-def condition_of(guard: Guard, given: Mapping[str, Any]) -> Condition:
-    """The guard as a condition. `given` maps names to fixed choices, or to a Value or Hole for what is caught."""
+def condition_of(guard: Guard, choices: Mapping[str, Any]) -> Condition:
+    """Return the guard as a condition. `choices` maps names to fixed choices, or to a Value or Hole that is caught."""
     paths: list[tuple[tuple[Term, bool], ...]] = []
     pending: list[tuple[bool, ...]] = [()]
     while pending:
         decisions = pending.pop()
         trace = _Trace(decisions)
         try:
-            answer = guard.holds(**{name: trace.stand_in(name, given.get(name)) for name in guard.asks})
+            answer = guard.holds(**{name: trace.stand_in(name, choices.get(name)) for name in guard.asks})
             truth = bool(answer)
         except OpaqueGuardError:
             raise
         except Exception as error:
             raise OpaqueGuardError(f"{guard.name}: {error}") from error
         if truth:
-            paths.append(tuple(trace.asked))
-        for index in range(len(decisions), len(trace.asked)):
-            pending.append((*(wanted for _, wanted in trace.asked[:index]), not trace.asked[index][1]))
+            paths.append(tuple(trace.answers))
+        for index in range(len(decisions), len(trace.answers)):
+            pending.append((*(expected for _, expected in trace.answers[:index]), not trace.answers[index][1]))
         if len(paths) + len(pending) > _MOST_PATHS:
             raise OpaqueGuardError(f"{guard.name} has too many cases")
     return Condition(tuple(paths))
@@ -126,24 +127,24 @@ class _Trace:
 
     def __init__(self, decisions: tuple[bool, ...]) -> None:
         self.decisions = decisions
-        self.asked: list[tuple[Term, bool]] = []
+        self.answers: list[tuple[Term, bool]] = []
 
-    def stand_in(self, name: str, given: Any) -> Any:
-        if isinstance(given, Value):
-            return _AskedValue(self, name)
-        return _Asked(self, Term("number", (name,))) if isinstance(given, Hole) else given
+    def stand_in(self, name: str, choice: Any) -> Any:
+        if isinstance(choice, Value):
+            return _ValueStandIn(self, name)
+        return _StandIn(self, Term("number", (name,))) if isinstance(choice, Hole) else choice
 
     def decide(self, term: Term) -> bool:
-        for known, truth in self.asked:
+        for known, truth in self.answers:
             if known == term:
                 return truth
-        index = len(self.asked)
+        index = len(self.answers)
         truth = self.decisions[index] if index < len(self.decisions) else True
-        self.asked.append((term, truth))
+        self.answers.append((term, truth))
         return truth
 
 
-class _Asked:
+class _StandIn:
     """A stand-in for a number, a size or a truth value."""
 
     __slots__ = ("_term", "_trace")
@@ -153,10 +154,10 @@ class _Asked:
         self._trace = trace
         self._term = term
 
-    def _with(self, kind: str, other: Any, *, swapped: bool = False) -> _Asked:
-        plain = other._term if isinstance(other, _Asked) else other
+    def _with(self, kind: str, other: Any, *, swapped: bool = False) -> _StandIn:
+        plain = other._term if isinstance(other, _StandIn) else other
         sides = (plain, self._term) if swapped else (self._term, plain)
-        return _Asked(self._trace, Term(kind, sides))
+        return _StandIn(self._trace, Term(kind, sides))
 
     def __eq__(self, other: object) -> Any:
         return self._with("==", other)
@@ -164,59 +165,59 @@ class _Asked:
     def __ne__(self, other: object) -> Any:
         return self._with("!=", other)
 
-    def __lt__(self, other: Any) -> _Asked:
+    def __lt__(self, other: Any) -> _StandIn:
         return self._with("<", other)
 
-    def __le__(self, other: Any) -> _Asked:
+    def __le__(self, other: Any) -> _StandIn:
         return self._with("<=", other)
 
-    def __gt__(self, other: Any) -> _Asked:
+    def __gt__(self, other: Any) -> _StandIn:
         return self._with(">", other)
 
-    def __ge__(self, other: Any) -> _Asked:
+    def __ge__(self, other: Any) -> _StandIn:
         return self._with(">=", other)
 
-    def __add__(self, other: Any) -> _Asked:
+    def __add__(self, other: Any) -> _StandIn:
         return self._with("+", other)
 
-    def __radd__(self, other: Any) -> _Asked:
+    def __radd__(self, other: Any) -> _StandIn:
         return self._with("+", other, swapped=True)
 
-    def __sub__(self, other: Any) -> _Asked:
+    def __sub__(self, other: Any) -> _StandIn:
         return self._with("-", other)
 
-    def __mul__(self, other: Any) -> _Asked:
+    def __mul__(self, other: Any) -> _StandIn:
         return self._with("*", other)
 
-    def __rmul__(self, other: Any) -> _Asked:
+    def __rmul__(self, other: Any) -> _StandIn:
         return self._with("*", other, swapped=True)
 
-    def __floordiv__(self, other: Any) -> _Asked:
+    def __floordiv__(self, other: Any) -> _StandIn:
         return self._with("//", other)
 
-    def __mod__(self, other: Any) -> _Asked:
+    def __mod__(self, other: Any) -> _StandIn:
         return self._with("%", other)
 
     def __bool__(self) -> bool:
         return self._trace.decide(self._term)
 
 
-class _AskedShape(_Asked):
+class _ShapeStandIn(_StandIn):
     """A stand-in for a shape of unknown rank."""
 
-    def __getitem__(self, index: int | slice[Any, Any, Any]) -> _Asked:
+    def __getitem__(self, index: int | slice[Any, Any, Any]) -> _StandIn:
         name = self._term.arguments[0]
         if isinstance(index, slice):
             if index.step is not None:
                 raise OpaqueGuardError("a slice of a shape with a step")
-            return _Asked(self._trace, Term("sizes", (name, index.start, index.stop)))
-        return _Asked(self._trace, Term("size", (name, index)))
+            return _StandIn(self._trace, Term("sizes", (name, index.start, index.stop)))
+        return _StandIn(self._trace, Term("size", (name, index)))
 
     def __iter__(self) -> Any:
         raise OpaqueGuardError("a loop over a shape of unknown rank")
 
 
-class _AskedValue:
+class _ValueStandIn:
     """A stand-in for a caught value."""
 
     def __init__(self, trace: _Trace, name: str) -> None:
@@ -224,20 +225,20 @@ class _AskedValue:
         self._name = name
 
     @property
-    def rank(self) -> _Asked:
-        return _Asked(self._trace, Term("rank", (self._name,)))
+    def rank(self) -> _StandIn:
+        return _StandIn(self._trace, Term("rank", (self._name,)))
 
     @property
-    def dtype(self) -> _Asked:
-        return _Asked(self._trace, Term("dtype", (self._name,)))
+    def dtype(self) -> _StandIn:
+        return _StandIn(self._trace, Term("dtype", (self._name,)))
 
     @property
-    def type(self) -> _Asked:
-        return _Asked(self._trace, Term("type", (self._name,)))
+    def type(self) -> _StandIn:
+        return _StandIn(self._trace, Term("type", (self._name,)))
 
     @property
-    def shape(self) -> _AskedShape:
-        return _AskedShape(self._trace, Term("shape", (self._name,)))
+    def shape(self) -> _ShapeStandIn:
+        return _ShapeStandIn(self._trace, Term("shape", (self._name,)))
 
     def __getattr__(self, name: str) -> Any:
         raise OpaqueGuardError(f"a guard asks for .{name}")

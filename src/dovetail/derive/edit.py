@@ -60,7 +60,7 @@ class Log:
         self.sweeps: list[Sweep] = []
 
     def begin(self, manner: Manner) -> None:
-        """What follows belongs to a new sweep over the graph."""
+        """Begin a new sweep over the graph."""
         self.sweeps.append(Sweep(manner))
 
     def rewrite(self, rule: str, numerics: Numerics, before: Value, after: Value, *, variant: str = "") -> None:

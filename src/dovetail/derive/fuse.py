@@ -56,8 +56,8 @@ def fuse(
 ) -> Fused:
     """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of.
 
-    With `near`, patterns that fit but for one op are reported as misses too; with `always`, nobody asks whether
-    it pays to fuse a pattern whose inner values nobody else reads. `log` is told each fusion. `prices` are those of
+    With `near`, patterns that fit but for one op are reported as misses too; with `always`, it is not checked whether
+    it pays to fuse a pattern whose inner values have no other reader. `log` records each fusion. `prices` are those of
     this machine and these sizes, where a caller has them.
     """
     applied: list[Applied] = []
@@ -65,7 +65,7 @@ def fuse(
     rounds: list[Round] = []
     base, graph = graph, graph.settled()
     seconds = prices or Prices(machine, sizes)
-    given = {v: v for v in graph.values}
+    written = {v: v for v in graph.values}
     for stratum in strata(ops):
         before = graph.settled()
         step = _Round(before, stratum, seconds, always)
@@ -76,10 +76,10 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
         swallowed = {v for fusion in step.applied for v in fusion.covers}
-        new = [replace(m, place=given.get(m.root, m.root)) for m in step.missed]
+        new = [replace(m, place=written.get(m.root, m.root)) for m in step.missed]
         open_ = [m for m in [*missed, *new] if m.values[0] not in swallowed]
         # The root of a fusion comes after all that it swallowed, so that the root is what the new value stands for.
-        given = {fused.moved.get(v, v): given.get(v, v) for v in before.values}
+        written = {fused.moved.get(v, v): written.get(v, v) for v in before.values}
         missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     open_ = missed + (near_misses(rounds, applied) if near else [])
@@ -105,7 +105,7 @@ def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Candidate:
     """A match that may be taken."""
 
     op: FusedOp[...]
@@ -130,7 +130,7 @@ class _Round:
     applied: list[Applied] = field(default_factory=list[Applied])
     missed: list[Missed] = field(default_factory=list[Missed])
     claimed: set[Value] = field(default_factory=set[Value])
-    taken: dict[Value, _Found] = field(default_factory=dict[Value, _Found])
+    taken: dict[Value, _Candidate] = field(default_factory=dict[Value, _Candidate])
     position: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def run(self) -> Graph:
@@ -143,15 +143,15 @@ class _Round:
 
     def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
         refused: Callable[[], Missed] | None = None
-        best: _Found | None = None
+        best: _Candidate | None = None
         for variant in variants:
             for bound in islice(matches(variant.pattern, root), _MOST_ORDERS):
-                found = self._found(op, variant, root, bound)
-                if self._is_claimed(found):
+                candidate = self._candidate(op, variant, root, bound)
+                if self._is_claimed(candidate):
                     continue
-                verdict = self._refusal(found)
+                verdict = self._refusal(candidate)
                 if verdict is None:
-                    best = found if best is None or found.gain > best.gain else best
+                    best = candidate if best is None or candidate.gain > best.gain else best
                     break
                 refused = refused or verdict
         if best is not None:
@@ -160,90 +160,96 @@ class _Round:
         elif refused is not None:
             self.missed.append(refused())
 
-    def _is_claimed(self, found: _Found) -> bool:
-        """Whether another match has what this one would swallow; what is kept beside both serves both."""
-        claimed = [v for v in found.covers if v in self.claimed]
-        return bool(claimed) and not set(_with_inner_operands(self._shared_interior(found), found)).issuperset(claimed)
+    def _is_claimed(self, candidate: _Candidate) -> bool:
+        """Return whether another match has what this one would swallow; values that stay serve both."""
+        claimed = [v for v in candidate.covers if v in self.claimed]
+        return bool(claimed) and not set(_with_inner_operands(self._shared_interior(candidate), candidate)).issuperset(
+            claimed
+        )
 
-    def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
+    def _candidate(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Candidate:
         results = tuple([stands_for(r, bound) for r in variant.results])
         covers = tuple(dict.fromkeys([*bound.covered.values(), *results]))
-        return _Found(op, variant, root, bound, {**variant.fixed, **bound.names}, covers, results)
+        return _Candidate(op, variant, root, bound, {**variant.fixed, **bound.names}, covers, results)
 
-    def _refusal(self, found: _Found) -> Callable[[], Missed] | None:
-        """Why a match may not be taken: most of what is refused is found in another way, and nobody asks."""
-        asked = {**found.names, "result": found.root}
-        for guard in found.op.guards:
-            if not guard.check(asked):
-                return partial(self._ruled_out, found, guard, asked)
+    def _refusal(self, candidate: _Candidate) -> Callable[[], Missed] | None:
+        """Return why a match may not be taken, computed on demand: most refused matches fuse in another way."""
+        bound = {**candidate.names, "result": candidate.root}
+        for guard in candidate.op.guards:
+            if not guard.check(bound):
+                return partial(self._ruled_out, candidate, guard, bound)
         try:
-            fused = found.op(**found.names)
+            fused = candidate.op(**candidate.names)
         except TypeRuleError as error:
-            return partial(self._miss, found, TYPE, error.message, "")
+            return partial(self._miss, candidate, TYPE, error.message, "")
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
-        if kept != tuple([r.type for r in found.results]):
-            message = f"the op gives {fused.type}, the graph has {found.root.type}"
-            return partial(self._miss, found, TYPE, message, "")
-        return self._unprofitable(found, fused)
+        if kept != tuple([r.type for r in candidate.results]):
+            message = f"the op gives {fused.type}, the graph has {candidate.root.type}"
+            return partial(self._miss, candidate, TYPE, message, "")
+        return self._unprofitable(candidate, fused)
 
-    def _ruled_out(self, found: _Found, guard: Guard, asked: Mapping[str, Any]) -> Missed:
-        return self._miss(found, guard.name, guard.explain(asked), guard.hint)
+    def _ruled_out(self, candidate: _Candidate, guard: Guard, bound: Mapping[str, Any]) -> Missed:
+        return self._miss(candidate, guard.name, guard.explain(bound), guard.hint)
 
-    def _unprofitable(self, found: _Found, fused: Value) -> Callable[[], Missed] | None:
-        """Fusing must pay, with the inner values that others read kept beside the fused one."""
-        shared = self._shared_interior(found)
-        apart = self.seconds(found.covers)
+    def _unprofitable(self, candidate: _Candidate, fused: Value) -> Callable[[], Missed] | None:
+        """Return the miss of a fusion that does not pay, with the inner values that others read kept."""
+        shared = self._shared_interior(candidate)
+        apart = self.seconds(candidate.covers)
         together = self.seconds([fused])
-        found.gain = apart - together - self.seconds(_with_inner_operands(shared, found))
-        if found.gain > 0 or (not shared and (self.always or found.op.stage == "recognise")):
-            return self._cyclic(found)
+        candidate.gain = apart - together - self.seconds(_with_inner_operands(shared, candidate))
+        if candidate.gain > 0 or (not shared and (self.always or candidate.op.stage == "recognise")):
+            return self._cyclic(candidate)
         if shared:
-            return partial(self._read_elsewhere, found, shared)
-        return partial(self._miss, found, COST, declined_by_cost(together, apart), "")
+            return partial(self._read_elsewhere, candidate, shared)
+        return partial(self._miss, candidate, COST, declined_by_cost(together, apart), "")
 
-    def _read_elsewhere(self, found: _Found, shared: Sequence[Value]) -> Missed:
+    def _read_elsewhere(self, candidate: _Candidate, shared: Sequence[Value]) -> Missed:
         culprit = shared[0]
         readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
         message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
-        miss = self._miss(found, PRIVATE, message, "")
+        miss = self._miss(candidate, PRIVATE, message, "")
         return replace(miss, shared=tuple(shared))
 
-    def _shared_interior(self, found: _Found) -> list[Value]:
-        """What a match would swallow and others read; in `mm + mm` the fused op reads one of them itself."""
+    def _shared_interior(self, candidate: _Candidate) -> list[Value]:
+        """Return what a match would swallow and others read; in `mm + mm` the fused op reads one of them itself."""
         inside: dict[Value, int] = {}
-        for value in found.covers:
+        for value in candidate.covers:
             for operand in value.operands:
                 inside[operand] = inside.get(operand, 0) + 1
         uses = self.graph.uses
-        caught = {v for v in found.names.values() if isinstance(v, Value)}
-        return [v for v in found.covers if v not in found.results and (v in caught or uses.count(v) > inside.get(v, 0))]
+        caught = {v for v in candidate.names.values() if isinstance(v, Value)}
+        return [
+            v
+            for v in candidate.covers
+            if v not in candidate.results and (v in caught or uses.count(v) > inside.get(v, 0))
+        ]
 
-    def _cyclic(self, found: _Found) -> Callable[[], Missed] | None:
-        """A second result must not feed the operands of the value that now makes it."""
-        if len(found.results) == 1:
+    def _cyclic(self, candidate: _Candidate) -> Callable[[], Missed] | None:
+        """Return the miss of a second result that feeds the operands of the value that now computes it."""
+        if len(candidate.results) == 1:
             return None
-        operands = [v for v in found.names.values() if isinstance(v, Value)]
-        if reaches(operands, found.results, self.position):
+        operands = [v for v in candidate.names.values() if isinstance(v, Value)]
+        if reaches(operands, candidate.results, self.position):
             return partial(
                 self._miss,
-                found,
+                candidate,
                 CYCLE,
                 "an operand is computed from one of the results",
                 "",
             )
         return None
 
-    def _miss(self, found: _Found, reason: str, message: str, hint: str) -> Missed:
+    def _miss(self, candidate: _Candidate, reason: str, message: str, hint: str) -> Missed:
         return Missed(
-            found.op.name,
-            found.variant.label,
-            found.root,
-            found.covers,
+            candidate.op.name,
+            candidate.variant.label,
+            candidate.root,
+            candidate.covers,
             reason,
             message,
             hint,
-            caught=found.names,
-            results=found.results,
+            caught=candidate.names,
+            results=candidate.results,
         )
 
     def _replace(self) -> Graph:
@@ -252,34 +258,48 @@ class _Round:
                 built: dict[Value, Value] = {}
                 graph = replace_roots(self.graph, self._replacements(built))
             except CyclicReplacementError as error:
-                found = next(f for f in self.taken.values() if error.root in f.results)
-                del self.taken[found.root]
-                self.missed.append(self._miss(found, CYCLE, "two fusions would read each other's results", ""))
+                candidate = next(f for f in self.taken.values() if error.root in f.results)
+                del self.taken[candidate.root]
+                self.missed.append(self._miss(candidate, CYCLE, "two fusions would read each other's results", ""))
                 continue
-            for found in self.taken.values():
-                if found.root in built:
+            for candidate in self.taken.values():
+                if candidate.root in built:
                     self.applied.append(
-                        Applied(found.op.name, found.variant.label, found.root, found.covers, built[found.root])
+                        Applied(
+                            candidate.op.name,
+                            candidate.variant.label,
+                            candidate.root,
+                            candidate.covers,
+                            built[candidate.root],
+                        )
                     )
             return graph
 
     def note(self, log: Log) -> None:
         """Write down what was fused, in terms of the graph as it was."""
         log.begin("roots")
-        for found in self.taken.values():
-            value = found.op(**found.names)
-            several = len(found.results) > 1
-            made = [leaf.item(value, i) for i in range(len(found.results))] if several else [value]
-            numerics = numerics_of(found.variant, found.bound)
-            needs = [v for v in found.names.values() if isinstance(v, Value)]
-            log.replace(found.op.name, found.variant.label, numerics, found.results, made, needs, found.covers)
+        for candidate in self.taken.values():
+            value = candidate.op(**candidate.names)
+            several = len(candidate.results) > 1
+            results = [leaf.item(value, i) for i in range(len(candidate.results))] if several else [value]
+            numerics = numerics_of(candidate.variant, candidate.bound)
+            needs = [v for v in candidate.names.values() if isinstance(v, Value)]
+            log.replace(
+                candidate.op.name,
+                candidate.variant.label,
+                numerics,
+                candidate.results,
+                results,
+                needs,
+                candidate.covers,
+            )
 
     def _replacements(self, built: dict[Value, Value]) -> dict[Value, Replacement]:
         replacements: dict[Value, Replacement] = {}
-        for found in self.taken.values():
-            needs = tuple(v for v in found.names.values() if isinstance(v, Value))
-            for index, result in enumerate(found.results):
-                replacements[result] = Replacement(needs, _Build(found, index, built), found.covers)
+        for candidate in self.taken.values():
+            needs = tuple(v for v in candidate.names.values() if isinstance(v, Value))
+            for index, result in enumerate(candidate.results):
+                replacements[result] = Replacement(needs, _Build(candidate, index, built), candidate.covers)
         return replacements
 
 
@@ -287,19 +307,19 @@ class _Round:
 class _Build:
     """Builds one result of a taken match out of new operands."""
 
-    found: _Found
+    candidate: _Candidate
     index: int
     built: dict[Value, Value]
 
     def __call__(self, new: Any) -> Value:
-        names = {k: new(v) if isinstance(v, Value) else v for k, v in self.found.names.items()}
-        value = self.found.op(**names)
-        self.built[self.found.root] = value
-        return value if len(self.found.results) == 1 else leaf.item(value, self.index)
+        names = {k: new(v) if isinstance(v, Value) else v for k, v in self.candidate.names.items()}
+        value = self.candidate.op(**names)
+        self.built[self.candidate.root] = value
+        return value if len(self.candidate.results) == 1 else leaf.item(value, self.index)
 
 
 def numerics_of(variant: Variant, bound: Bound) -> Numerics:
-    """A fused op is defined by its body. Another spelling of it may round otherwise, as x / 3 does and x * (1 / 3)."""
+    """Return the numerics of a spelling: one that is not the body may round otherwise, as x / 3 and x * (1 / 3)."""
     turned = any([p.op is not v.op and p.op in _EACH_OTHER for p, v in bound.covered.items()])
     return "reassociated" if variant.spelling or turned else "exact"
 
@@ -309,25 +329,27 @@ _EACH_OTHER = (mul, div)
 
 
 def stands_for(result: Value, bound: Bound) -> Value:
-    """What a result of a pattern is in the graph; another item of what the root is an item of is not matched itself."""
-    found = bound.covered.get(result)
-    return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if found is None else found
+    """Return the value of a pattern's result; another item of the root's tuple is not matched itself."""
+    value = bound.covered.get(result)
+    return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if value is None else value
 
 
 def _glances(ops: Sequence[FusedOp[...]], values: Sequence[Value]) -> list[list[tuple[Value, tuple[Variant, ...]]]]:
-    """For each op the roots at which its patterns may be, the last first, with the patterns that a glance allows."""
+    """Return for each op the roots at which its patterns may be, the last first, with the patterns that a glance
+    allows.
+    """
     at_root: dict[Op, _Glance] = {}
     there = {value.op for value in values}
     for index, op in enumerate(ops):
         for variant in op.patterns:
             if variant.needs <= there:
                 at_root.setdefault(variant.pattern.op, _Glance()).add(index, variant)
-    found: list[list[tuple[Value, tuple[Variant, ...]]]] = [[] for _ in ops]
+    roots: list[list[tuple[Value, tuple[Variant, ...]]]] = [[] for _ in ops]
     for root in reversed(values):
         glance = at_root.get(root.op)
         for index, variants in () if glance is None else glance.at(root):
-            found[index].append((root, variants))
-    return found
+            roots[index].append((root, variants))
+    return roots
 
 
 class _Glance:
@@ -342,21 +364,21 @@ class _Glance:
         self._listed.append((self._outlines.number(variant.outline), index, variant))
 
     def at(self, root: Value) -> list[tuple[int, tuple[Variant, ...]]]:
-        """By the index of its op, the variants whose outlines fit the root."""
+        """Return by the index of its op the variants whose outlines fit the root."""
         fitting = frozenset(self._outlines.fitting(root))
-        found = self._known.get(fitting)
-        if found is None:
+        fitting_variants = self._known.get(fitting)
+        if fitting_variants is None:
             by_op: dict[int, list[Variant]] = {}
             for number, index, variant in self._listed:
                 if number in fitting:
                     by_op.setdefault(index, []).append(variant)
-            found = self._known[fitting] = [(index, tuple(listed)) for index, listed in by_op.items()]
-        return found
+            fitting_variants = self._known[fitting] = [(index, tuple(listed)) for index, listed in by_op.items()]
+        return fitting_variants
 
 
-def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:
-    """The shared values and everything inside the match that they are computed from."""
-    inside = set(found.covers)
+def _with_inner_operands(shared: Iterable[Value], candidate: _Candidate) -> list[Value]:
+    """Return the shared values and everything inside the match that they are computed from."""
+    inside = set(candidate.covers)
     kept: dict[Value, None] = {}
     stack = list(shared)
     while stack:
@@ -368,7 +390,7 @@ def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:
 
 
 def reaches(starts: Iterable[Value], goals: Collection[Value], position: Mapping[Value, int]) -> bool:
-    """Whether one of the values is computed from a goal. What stands before all goals in the graph is not."""
+    """Return whether one of the values is computed from a goal. What comes before all goals in the graph is not."""
     first = min(position[v] for v in goals)
     seen: set[Value] = set()
     stack = list(starts)

@@ -31,7 +31,7 @@ class _Call:
         self.results = [t for t in tensors(self.value.type)]
         floats = [i for i, t in enumerate(self.results) if t.dtype.is_float]
         self.gs = {i: leaf.input(f"gradient{i}", self.results[i]) for i in floats}
-        self.wanted = [i for i, v in enumerate(self.value.operands) if v.dtype.is_float]
+        self.indices = [i for i, v in enumerate(self.value.operands) if v.dtype.is_float]
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -43,11 +43,11 @@ class _Call:
         return _NEAR if all(v.dtype.bits >= 32 for v in self.inputs if v.dtype.is_float) else _NEAR_IN_HALF
 
     def has_a_gradient(self, back: BackwardOp) -> bool:
-        """Whether anything flows: there are floats on both sides, and no primitive of the body is refused."""
-        if not self.gs or not self.wanted:
+        """Return whether anything flows: there are floats on both sides, and no primitive of the body is refused."""
+        if not self.gs or not self.indices:
             return False
         try:
-            back.of_value(self.value, self.gs, self.wanted)
+            back.of_value(self.value, self.gs, self.indices)
         except GradientError:
             return False
         return True
@@ -62,22 +62,22 @@ class _Call:
         return Graph.of({str(i): g for i, g in parts.items()}, inputs=self.inputs)
 
     def by_back(self, back: BackwardOp) -> Graph:
-        """The gradients as results of the backward op."""
-        made = back.of_value(self.value, self.gs, self.wanted)
-        found = [made] if isinstance(made.type, TensorType) else list(made)
-        return self.named(dict(zip(self.wanted, found, strict=True)))
+        """Return the gradients as results of the backward op."""
+        backward = back.of_value(self.value, self.gs, self.indices)
+        gradients = [backward] if isinstance(backward.type, TensorType) else list(backward)
+        return self.named(dict(zip(self.indices, gradients, strict=True)))
 
     def by_pull(self, back: BackwardOp) -> Graph:
-        """The gradients as the pull of the body gives them."""
+        """Return the gradients as the pull of the body gives them."""
         value = self.value
-        found = back.derived(value.operands, tuple(self.gs.values()), value.attrs, list(self.gs), self.wanted)
-        return self.named(dict(zip(self.wanted, found, strict=True)))
+        gradients = back.derived(value.operands, tuple(self.gs.values()), value.attrs, list(self.gs), self.indices)
+        return self.named(dict(zip(self.indices, gradients, strict=True)))
 
 
 def check_backward(
     op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, chosen: Arguments | None = None
 ) -> None:
-    """The backward op gives the derivative of the op along random directions, in float64.
+    """Check that the backward op gives the derivative of the op along random directions, in float64.
 
     Where the op declares a form of its gradient, it equals the derived one.
     """
@@ -87,27 +87,27 @@ def check_backward(
         return
     call, feeds = _finite_call(op, variant, seed, evaluate, first)
     forward, operands = call.forward, call.value.operands
-    found = evaluate(call.by_back(back), feeds)
+    gradients = evaluate(call.by_back(back), feeds)
     rng = np.random.default_rng(seed)
-    for i in call.wanted:
+    for i in call.indices:
         name = str(operands[i].attrs["name"])
         along = rng.normal(size=feeds[name].shape)
         up, down = (evaluate(forward, {**feeds, name: feeds[name] + s * _STEP * along}) for s in (1, -1))
         moved = sum(float(np.sum((up[n] - down[n]) * feeds[f"gradient{n}"])) for n in up) / (2 * _STEP)
-        slope = float(np.sum(found[str(i)] * along))
+        slope = float(np.sum(gradients[str(i)] * along))
         # Differences of large results round: their size counts too.
         size = sum(float(np.sum(np.abs(up[n] * feeds[f"gradient{n}"]))) for n in up)
-        scale = max(1.0, float(np.sum(np.abs(found[str(i)] * along))), 1e-3 * size)
+        scale = max(1.0, float(np.sum(np.abs(gradients[str(i)] * along))), 1e-3 * size)
         if not abs(slope - moved) <= call.near * scale:
             raise LawError(f"{back.name} ({variant.label}) by {name}: {slope:.9g}, and by differences {moved:.9g}")
     if op.form is not None:
-        _check_form(op, variant, found, evaluate(call.by_pull(back), feeds))
+        _check_form(op, variant, gradients, evaluate(call.by_pull(back), feeds))
 
 
 def _finite_call(
     op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, first: _Call
 ) -> tuple[_Call, dict[str, Array]]:
-    """A call that is finite: roots are of positive numbers, and no row is masked as a whole."""
+    """Return a call that is finite: roots are of positive numbers, and no row is masked as a whole."""
     for attempt in range(_TRIES):
         call = _Call(op, variant, seed + attempt) if attempt else first
         drawn = feeds_of(call.forward, seed + attempt)
@@ -120,13 +120,13 @@ def _finite_call(
 
 
 def _check_form(op: FusedOp[...], variant: Variant, form: Mapping[str, Array], derived: Mapping[str, Array]) -> None:
-    for name, wanted in derived.items():
-        if not np.allclose(form[name], wanted, rtol=1e-9, atol=1e-9):
+    for name, expected in derived.items():
+        if not np.allclose(form[name], expected, rtol=1e-9, atol=1e-9):
             raise LawError(f"{op.name} ({variant.label}): the gradient that it declares is not the derived one")
 
 
 def check_built_again(op: FusedOp[...], variant: Variant, seed: int, chosen: Arguments | None = None) -> None:
-    """What the backward op spells out are the very values that a walk through the body makes."""
+    """Check that the backward op spells out the very values that a walk through the body makes."""
     back, call = _back_of(op), _Call(op, variant, seed, chosen)
     if not call.has_a_gradient(back):
         return
@@ -134,11 +134,11 @@ def check_built_again(op: FusedOp[...], variant: Variant, seed: int, chosen: Arg
     body = op.expansion(value.operands, value.attrs)
     results = body.operands if body.op is leaf.PACK else (body,)
     seeds = seeded(results, [call.gs.get(i) for i in range(len(results))])
-    walked = pull_back(seeds, [value.operands[i] for i in call.wanted], until=value.operands)
+    walked = pull_back(seeds, [value.operands[i] for i in call.indices], until=value.operands)
     derived = call.by_pull(back)
-    for i in call.wanted:
-        made = walked.get(value.operands[i])
-        if made is not None and made is not derived.outputs[str(i)]:
+    for i in call.indices:
+        gradient = walked.get(value.operands[i])
+        if gradient is not None and gradient is not derived.outputs[str(i)]:
             raise LawError(f"{back.name} ({variant.label}): building its values again gives others")
 
 

@@ -102,12 +102,12 @@ class _Joining:
         at_root: dict[Op, list[Variant]] = {}
         for variant in self.group.variants:
             at_root.setdefault(variant.pattern.op, []).append(variant)
-        found: dict[Any, list[_Member]] = {}
+        members_of: dict[Any, list[_Member]] = {}
         for value in self.graph.values:
             member = self._member(value, at_root.get(value.op, ()))
             if member is not None and member.call.names[self.group.shared] in self.at_run_time:
-                found.setdefault(self._key(member), []).append(member)
-        return [members for members in found.values() if len(members) > 1]
+                members_of.setdefault(self._key(member), []).append(member)
+        return [members for members in members_of.values() if len(members) > 1]
 
     def _member(self, value: Value, variants: Sequence[Variant]) -> _Member | None:
         for variant in variants:
@@ -133,7 +133,7 @@ class _Joining:
         return fitting
 
     def _independent(self, members: list[_Member]) -> list[_Member]:
-        """The members that need no other member's result."""
+        """Return the members that need no other member's result."""
         kept: dict[Value, _Member] = {}
         for member in members:
             if kept and self._depends(member, kept):
@@ -166,22 +166,22 @@ class _Joining:
         return together < apart
 
     def _run_each_time(self, results: Sequence[Value], members: Sequence[_Member]) -> list[Value]:
-        """What was built and cannot be done once, when the parameters are bound."""
-        given = {v for m in members for v in m.operands}
+        """Return the new values that cannot be computed once, when the parameters are bound."""
+        operands = {v for m in members for v in m.operands}
         late: dict[Value, None] = {}
-        for value in walk(results, until=given):
-            if value not in given and any(v in late or v in self.at_run_time for v in value.operands):
+        for value in walk(results, until=operands):
+            if value not in operands and any(v in late or v in self.at_run_time for v in value.operands):
                 late[value] = None
         return list(late)
 
     @cached_property
     def at_run_time(self) -> set[Value]:
         """The values that depend on what a run is given."""
-        found: set[Value] = set()
+        late: set[Value] = set()
         for value in self.graph.values:
-            if value.op in (leaf.INPUT, leaf.ARGUMENT) or any(v in found for v in value.operands):
-                found.add(value)
-        return found
+            if value.op in (leaf.INPUT, leaf.ARGUMENT) or any(v in late for v in value.operands):
+                late.add(value)
+        return late
 
     @cached_property
     def position(self) -> dict[Value, int]:
@@ -217,15 +217,15 @@ class _Joining:
         return replacements
 
     def _credited(self, graph: Graph, parties: Sequence[_Party]) -> Graph:
-        """What the members became part of carries the origins of all; each result keeps its own."""
+        """Credit what the members became part of with the origins of all; each result keeps its own."""
         self.joined = parties
         origins: dict[Value, tuple[Origin, ...]] = dict(graph.origins)
         for party in parties:
             results = party.built
             everyone = origin.merge(*(self.graph.origins.get(v, ()) for v in party.values))
-            given = {graph.moved.get(v, v) for v in party.needs}
-            for value in walk(results, until=given):
-                if everyone and value not in given and value not in results:
+            needs = {graph.moved.get(v, v) for v in party.needs}
+            for value in walk(results, until=needs):
+                if everyone and value not in needs and value not in results:
                     origins[value] = everyone
             label = f"{len(party.members)} members"
             self.applied.append(Applied(self.group.name, label, party.values[0], party.values, view_base(results[0])))
@@ -235,9 +235,9 @@ class _Joining:
         """Write down what was joined, in terms of the graph as it was."""
         log.begin("roots")
         for party in self.joined:
-            made = self.group.join([m.call for m in party.members])
+            joined = self.group.join([m.call for m in party.members])
             label = f"{len(party.members)} members"
-            log.replace(self.group.name, label, self.group.numerics, party.values, made, party.needs, party.values)
+            log.replace(self.group.name, label, self.group.numerics, party.values, joined, party.needs, party.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class LawError(GraphError):
 
 
 def graph_of(results: Result, chosen: Mapping[str, Any]) -> Graph:
-    """The results of a body as a graph over its arguments."""
+    """Return the results of a body as a graph over its arguments."""
     listed = results if isinstance(results, tuple) else (results,)
     return Graph.of({f"y{i}": v for i, v in enumerate(listed)}, inputs=inputs_of(chosen))
 
@@ -88,7 +88,7 @@ def fitting(op: FusedOp[...], variant: Variant, seed: int) -> dict[str, Any]:
 
 
 def spelled(op: FusedOp[...], variant: Variant) -> Callable[..., Result]:
-    """The function that a variant was traced from."""
+    """Return the function that a variant was traced from."""
     return next((s for s in op.spellings if s.__name__ == variant.spelling), op.body)
 
 
@@ -99,18 +99,18 @@ def check_meaning(
     evaluate: Evaluate,
     chosen: Arguments | None = None,
 ) -> None:
-    """The fused value computes what this spelling computes."""
+    """Check that the fused value computes what this spelling computes."""
     chosen = chosen or fitting(op, variant, seed)
     plain = graph_of(spelled(op, variant)(**chosen), chosen)
     feeds = feeds_of(plain, seed)
-    wanted, got = evaluate(plain, feeds), evaluate(_fused_graph(op, chosen), feeds)
-    for name in wanted:
-        if not np.allclose(got[name], wanted[name], rtol=1e-6, atol=1e-6, equal_nan=True):
+    expected, got = evaluate(plain, feeds), evaluate(_fused_graph(op, chosen), feeds)
+    for name in expected:
+        if not np.allclose(got[name], expected[name], rtol=1e-6, atol=1e-6, equal_nan=True):
             raise LawError(f"{op.name} ({variant.label}): fused and spelled-out values differ at {name}")
 
 
 def check_range(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate) -> None:
-    """What this spelling keeps in the range of f16 stays in it once it is fused; `evaluate` must not widen."""
+    """Check that what this spelling keeps in the range of f16 stays in it once fused; `evaluate` must not widen."""
     chosen = in_f16(fitting(op, variant, seed))
     try:
         born = _fused_graph(op, chosen)
@@ -122,9 +122,9 @@ def check_range(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluat
     random = Random(seed)
     for attempt in range(_MAGNITUDES):
         feeds = {name: _magnified(array, random) for name, array in feeds_of(plain, seed + attempt).items()}
-        wanted, got = evaluate(plain, feeds), evaluate(born, feeds)
-        for name in wanted:
-            if not np.isfinite(got[name])[np.isfinite(wanted[name])].all():
+        expected, got = evaluate(plain, feeds), evaluate(born, feeds)
+        for name in expected:
+            if not np.isfinite(got[name])[np.isfinite(expected[name])].all():
                 raise LawError(
                     f"{op.name} ({variant.label}): {name} overflows in f16 where the spelling does not",
                     hint="make what is computed first an option of the op, or declare a guard on the dtype",
@@ -146,14 +146,14 @@ def check_recognition(
     parts: Sequence[FusedOp[...]],
     chosen: Arguments | None = None,
 ) -> None:
-    """What this spelling writes fuses to the one value that the declaration builds."""
+    """Check that this spelling fuses to the one value that the declaration builds."""
     chosen = chosen or fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     fused = _fuse_freely(plain, op, parts)
-    wanted = canonical(_fused_graph(op, chosen))
-    if any(fused.graph.outputs[n] is not wanted.outputs[n] for n in wanted.outputs):
-        found = [str(m) for m in fused.missed] or [str(v.op) for v in fused.graph.values]
-        raise LawError(f"{op.name} ({variant.label}) does not fuse from its own spelling: {found}")
+    expected = canonical(_fused_graph(op, chosen))
+    if any(fused.graph.outputs[n] is not expected.outputs[n] for n in expected.outputs):
+        others = [str(m) for m in fused.missed] or [str(v.op) for v in fused.graph.values]
+        raise LawError(f"{op.name} ({variant.label}) does not fuse from its own spelling: {others}")
 
 
 def check_round_trip(
@@ -175,7 +175,7 @@ def check_round_trip(
 def check_operand_order(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, chosen: Arguments | None = None
 ) -> None:
-    """The order of the operands of commutative ops changes nothing."""
+    """Check that the order of the operands of commutative ops changes nothing."""
     chosen = chosen or fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     there, back = _fuse_freely(plain, op, ()), _fuse_freely(canonical(mirrored(plain)), op, ())
@@ -184,7 +184,7 @@ def check_operand_order(
 
 
 def mirrored(graph: Graph) -> Graph:
-    """The graph with the two operands of every commutative op swapped."""
+    """Return the graph with the two operands of every commutative op swapped."""
 
     def swap(value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value.op.commutative and len(operands) == 2:
@@ -197,16 +197,16 @@ def mirrored(graph: Graph) -> Graph:
 def check_inner_outputs(
     op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, canonical: Canonical
 ) -> None:
-    """Any inner value may be an output as well, and keeps its own value."""
+    """Check that any inner value may be an output as well, and keeps its own value."""
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
     feeds = feeds_of(plain, seed)
     inner = [v for v in plain.values if v.operands and isinstance(v.type, TensorType)]
     for value in inner:
         both = Graph.of({**plain.outputs, "inner": value}, inputs=plain.inputs)
-        wanted, got = evaluate(both, feeds), evaluate(fuse(both, [op]).graph, feeds)
-        for name in wanted:
-            if not np.allclose(got[name], wanted[name], rtol=1e-6, atol=1e-6, equal_nan=True):
+        expected, got = evaluate(both, feeds), evaluate(fuse(both, [op]).graph, feeds)
+        for name in expected:
+            if not np.allclose(got[name], expected[name], rtol=1e-6, atol=1e-6, equal_nan=True):
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
 
 
@@ -269,7 +269,7 @@ _INTERPOSED: Mapping[str, Callable[[Value], Value]] = {
 
 
 def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, Any]:
-    """Arguments that this guard alone refuses. A guard that nobody can break is dead."""
+    """Arguments that this guard alone refuses. A guard that nothing can break is dead."""
     random = Random(seed)
     bases: dict[int, dict[str, Any]] = {}
     for attempt in range(_TRIES * 20):
@@ -303,13 +303,14 @@ def _plausible(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, 
 
 
 def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
-    """The guard refuses something that no other refuses, and the report names it or less of it is fused.
+    """Check that the guard refuses something that no other refuses, and that the report names it or less of it is
+    fused.
 
     A graph may be read otherwise than it was called, what is added as a bias or as a residual: then the guard that
     refused that reading is named, and another call is looked at.
     """
     chosen: dict[str, Any] = {}
-    said: list[str] = []
+    misses: list[str] = []
     for seed in range(_CALLS):
         chosen = counterexample(op, guard, seed)
         plain = canonical(graph_of(op.body(**chosen), chosen))
@@ -318,14 +319,14 @@ def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
             return
         if any(m.reason == guard.name for m in fused.missed):
             return
-        said = [str(m) for m in fused.missed]
+        misses = [str(m) for m in fused.missed]
         if all(m.rule != op.name for m in fused.missed):
             break
-    raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {said}")
+    raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {misses}")
 
 
 def check_remedy(op: FusedOp[...], guard: Guard) -> None:
-    """What a guard refuses is taken once its remedy is applied."""
+    """Check that what a guard refuses is taken once its remedy is applied."""
     assert guard.remedy is not None
     for seed in range(_CALLS):
         chosen = counterexample(op, guard, seed)

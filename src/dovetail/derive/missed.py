@@ -1,4 +1,4 @@
-"""What did not fuse, and why: the records that fusing leaves behind."""
+"""What did not fuse, and why: the records that fusing leaves."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Missed:
 
 
 def declined_by_cost(with_it: float, without: float) -> str:
-    """Both prices of a fusion that the machine model declined, in words."""
+    """Spell both prices of a fusion that the machine model declined."""
     return f"with it {with_it * 1e6:.5g} µs, without it {without * 1e6:.5g} µs by the machine model"
 
 
 def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:
-    """The misses that stand, each once: their values are still apart, and no larger attempt says the same."""
+    """Return the misses that stand, each once: their values are still apart, and no larger attempt says the same."""
     open_ = list({(m.rule, m.reason, m.root): m for m in missed if m.stands}.values())
     inside = {(m.rule, m.reason, v) for m in open_ for v in m.covers if v is not m.root}
     firm = {m.root for m in open_ if m.reason != NEAR}

@@ -32,31 +32,31 @@ class Round:
 
 
 def near_misses(rounds: Sequence[Round], applied: Iterable[Applied]) -> list[Missed]:
-    """What each round nearly matched, followed to the end of the last, but for what the rules have fused since."""
+    """Return what each round nearly matched, followed to the end of the last, without what rules have fused since."""
     rules = {op.name for round in rounds for op in round.ops}
     swallowed = {v for fusion in applied if fusion.rule in rules for v in fusion.covers}
-    found: list[Missed] = []
+    misses: list[Missed] = []
     passing = _Passing(swallowed)
     for round in rounds:
         left = [v for v in round.before.values if v not in swallowed]
-        found += _among(left, round.ops)
-        found += [miss for op in round.ops for miss in _interposed(op, left, passing)]
-        found = [m.follow(round.moved) for m in found]
-    return found
+        misses += _among(left, round.ops)
+        misses += [miss for op in round.ops for miss in _interposed(op, left, passing)]
+        misses = [m.follow(round.moved) for m in misses]
+    return misses
 
 
 def _among(values: Iterable[Value], ops: Sequence[FusedOp[...]]) -> list[Missed]:
-    """For each root among the values the largest pattern of each op that fits but for one op."""
+    """Return for each root among the values the largest pattern of each op that fits but for one op."""
     by_op: dict[Op, list[Value]] = {}
     by_operand: dict[Op, list[Value]] = {}
     for value in values:
         by_op.setdefault(value.op, []).append(value)
         for operand in dict.fromkeys([v.op for v in value.operands]):
             by_operand.setdefault(operand, []).append(value)
-    found: list[Missed] = []
+    misses: list[Missed] = []
     for op in ops:
-        found += _of_op(op, by_op, by_operand)
-    return found
+        misses += _of_op(op, by_op, by_operand)
+    return misses
 
 
 def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Missed]:
@@ -102,11 +102,11 @@ def _is_whole(variant: Variant, bound: Bound, forgiven: Mismatch) -> bool:
 
 def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
     variant, bound = tries[0]
-    wanted = ", ".join(dict.fromkeys(b.forgiven.wanted for _, b in tries if b.forgiven is not None))
-    found = bound.forgiven.found if bound.forgiven is not None else ""
+    expected = ", ".join(dict.fromkeys(b.forgiven.expected for _, b in tries if b.forgiven is not None))
+    actual = bound.forgiven.found if bound.forgiven is not None else ""
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     kind = bound.forgiven.kind if bound.forgiven is not None else "op"
-    message = f"all but one {kind} match: found {found}, where {op.name} takes {wanted}"
+    message = f"all but one {kind} match: found {actual}, where {op.name} takes {expected}"
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
     return Missed(op.name, variant.label, root, covers, NEAR, message, "", caught=caught, results=(root,))
 
@@ -136,11 +136,8 @@ class _Passing:
         if len(computed) != 1 or computed[0].op in leaf.LEAVES:
             return None
         (under,) = computed
-        return (
-            under
-            if (value.op.elementwise or value.op in _ORDERS) and value.tensor.count == under.tensor.count
-            else None
-        )
+        passes = value.op.elementwise or value.op in _ORDERS
+        return under if passes and value.tensor.count == under.tensor.count else None
 
 
 def moves_out(value: Value) -> bool:

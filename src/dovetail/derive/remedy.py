@@ -1,6 +1,6 @@
-"""What if: the graph with the change that a missed fusion asks for.
+"""What if: the graph with the change that a missed fusion needs.
 
-A guard's own remedy is declared beside it. Remedies for what can happen to any op are here: an inner value that others
+A guard's own remedy is declared with it. Remedies for what can happen to any op are here: an inner value that others
 read, and a pattern that fits but for one op.
 """
 
@@ -51,7 +51,7 @@ class Remedied:
 
 
 def remedy_of(op: FusedOp[...], reason: str) -> str:
-    """The remedy for a reason, in words; empty where there is none."""
+    """Return the remedy for a reason, in words; empty where there is none."""
     own = next((g.remedy for g in op.guards if g.name == reason), None)
     return own.words if own is not None else _GENERIC.get(reason, "")
 
@@ -64,17 +64,17 @@ _GENERIC = {
 
 
 def remedied(fused: Fused, op: FusedOp[...], misses: Sequence[Missed]) -> Remedied:
-    """The graph that was fused, spelled out again, with all of these misses of one rule and reason remedied."""
+    """Return the graph that was fused, spelled out again, with all of these misses of one rule and reason remedied."""
     words = remedy_of(op, misses[0].reason)
     if not words:
         raise NoRemedyError(f"no automatic remedy for {misses[0].reason}", hint=misses[0].hint)
-    found = next(r.before for r in fused.rounds if op in r.ops)
-    fresh = _Fresh(found)
+    before = next(r.before for r in fused.rounds if op in r.ops)
+    fresh = _Fresh(before)
     if misses[0].reason == PRIVATE:
-        changed, dropped, changes = _made_private(found, misses, fresh)
+        changed, dropped, changes = _privatized(before, misses, fresh)
     else:
         dropped = ()
-        changed, changes = _changed(found, op, misses, fresh)
+        changed, changes = _changed(before, op, misses, fresh)
     return _spelled(fused.rounds[0].before, changed, Remedied(changed, words, changes, (), dropped), fresh)
 
 
@@ -83,7 +83,7 @@ class _Fresh:
     """Values of other types in place of old ones: views and casts where that is enough, new leaves elsewhere."""
 
     graph: Graph
-    made: dict[Value, None] = field(default_factory=dict[Value, None])
+    leaves: dict[Value, None] = field(default_factory=dict[Value, None])
     replaced: list[Value] = field(default_factory=list[Value])
     """What new leaves stand for, where it is computed in a run."""
 
@@ -95,7 +95,7 @@ class _Fresh:
                 self.late.add(value)
 
     def of_type(self, value: Value, type: TensorType, called: str, *, late: bool) -> Value:
-        """The value in another type; a leaf where its numbers do not tell those of the new one."""
+        """Return the value in another type; a leaf where its numbers do not tell those of the new one."""
         view = viewed(value, type)
         # Axes of size 1 in front of others say nothing in a broadcast, and the normal form has none.
         if view is not None and not (type.rank > value.rank and type.shape[0] == 1):
@@ -111,12 +111,12 @@ class _Fresh:
         self.taken.add(name)
         # One number for each element of an axis is what models learn, whatever stood in its place.
         learnt = type.is_static and (not late or len(_long(type.shape)) < 2)
-        made = leaf.param(name, type) if learnt else leaf.input(name, type)
-        self.made[made] = None
-        return made
+        leaf_ = leaf.param(name, type) if learnt else leaf.input(name, type)
+        self.leaves[leaf_] = None
+        return leaf_
 
     def is_late(self, value: Value) -> bool:
-        """Whether a run is needed to know it. A view that matching made is asked for what it looks at."""
+        """Return whether only a run knows it. A view that matching made counts as its source."""
         return value in self.late or any(v in self.late for v in value.operands) or not value.tensor.is_static
 
 
@@ -124,7 +124,7 @@ _NAMED = (leaf.INPUT, leaf.PARAM)
 
 
 def viewed(value: Value, type: Type) -> Value | None:
-    """The same numbers in another dtype or with other axes of size 1; None where that does not make the type."""
+    """Return the same numbers in another dtype or with other axes of size 1; None where that does not make the type."""
     if value.type == type:
         return value
     if not isinstance(type, TensorType) or _long(value.shape) != _long(type.shape):
@@ -140,34 +140,34 @@ def _long(shape: Sequence[Size]) -> list[Size]:
 
 
 def _changes(op: FusedOp[...], miss: Missed) -> Change:
-    """What has to change of what a miss caught."""
+    """Return what has to change of what a miss caught."""
     lacking = [p.name for p in op.signature.parameters if p.name not in miss.caught and p.default is Parameter.empty]
     if lacking:
         raise NoRemedyError(f"no automatic remedy: {', '.join(lacking)} of {op.name} not found", hint=miss.hint)
     guard = next((g for g in op.guards if g.name == miss.reason), None)
     if guard is None or guard.remedy is None:
         return {}
-    found = guard.remedy.changes({**miss.caught, "result": miss.root})
-    if not found:
+    changes = guard.remedy.changes({**miss.caught, "result": miss.root})
+    if not changes:
         raise NoRemedyError("no automatic remedy for what was found here", hint=miss.hint)
-    return {name: new for name, new in found.items() if _shown(miss.caught[name]) != _shown(new)}
+    return {name: new for name, new in changes.items() if _shown(miss.caught[name]) != _shown(new)}
 
 
 def _changed(graph: Graph, op: FusedOp[...], misses: Sequence[Missed], fresh: _Fresh) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with each miss written out again, with other operands or options."""
+    """Return the graph with each miss written out again, with other operands or options."""
     roots: dict[Value, Replacement] = {}
-    told: dict[str, None] = {}
+    descriptions: dict[str, None] = {}
     for miss in misses:
         changes = _changes(op, miss)
-        told.update(dict.fromkeys(_told(miss, changes)))
+        descriptions.update(dict.fromkeys(_descriptions(miss, changes)))
         needs = tuple(v for v in miss.caught.values() if isinstance(v, Value))
         build = _Build(op, miss, changes, fresh)
         for index, result in enumerate(miss.results):
             roots[result] = Replacement(needs, build.result(index), miss.covers)
-    return replace_roots(graph, roots), tuple(told)
+    return replace_roots(graph, roots), tuple(descriptions)
 
 
-def _told(miss: Missed, changes: Change) -> list[str]:
+def _descriptions(miss: Missed, changes: Change) -> list[str]:
     return [f"{name}: {_shown(miss.caught[name])} → {_shown(new)}" for name, new in changes.items()]
 
 
@@ -188,39 +188,39 @@ class _Build:
     def result(self, index: int) -> Callable[[Callable[[Value], Value]], Value]:
         def build(new: Callable[[Value], Value]) -> Value:
             self.built = self.built or self._all(new)
-            wanted = self.miss.results[index].type
-            found = viewed(self.built[index], wanted)
-            if found is None:
+            expected = self.miss.results[index].type
+            viewed_ = viewed(self.built[index], expected)
+            if viewed_ is None:
                 raise NoRemedyError(
-                    f"no automatic remedy: it would be {self.built[index].type}, and what reads it takes {wanted}",
+                    f"no automatic remedy: it would be {self.built[index].type}, and what reads it takes {expected}",
                     hint=self.miss.hint,
                 )
-            return found
+            return viewed_
 
         return build
 
     def _all(self, new: Callable[[Value], Value]) -> tuple[Value, ...]:
         names = {k: new(v) if isinstance(v, Value) else v for k, v in self.miss.caught.items()}
-        for name, wanted in self.changes.items():
+        for name, change in self.changes.items():
             old = self.miss.caught[name]
-            if isinstance(wanted, TensorType):
+            if isinstance(change, TensorType):
                 called = f"{self.op.name}.{name}"
-                wanted = self.fresh.of_type(names[name], wanted, called, late=self.fresh.is_late(old))
-            names[name] = wanted
+                change = self.fresh.of_type(names[name], change, called, late=self.fresh.is_late(old))
+            names[name] = change
         results = _spelling(self.op, self.miss)(**names)
         return results if isinstance(results, tuple) else (results,)
 
 
 def _spelling(op: FusedOp[...], miss: Missed) -> Callable[..., Result]:
-    """The way of writing the op that was matched: its body may be another one, as where it folds weights."""
+    """Return the spelling of the op that was matched: its body may be another one, as where it folds weights."""
     spelling = next((v.spelling for v in op.variants if v.label == miss.variant), "")
     return next((s for s in op.spellings if s.__name__ == spelling), op.body)
 
 
-def _made_private(
+def _privatized(
     graph: Graph, misses: Sequence[Missed], fresh: _Fresh
 ) -> tuple[Graph, tuple[str, ...], tuple[str, ...]]:
-    """The graph in which nobody else reads the inner values: outputs are dropped, other readers get an input."""
+    """Return the graph where the inner values have no other reader: outputs are dropped, other readers get an input."""
     inside: dict[Value, set[Value]] = {}
     for miss in misses:
         for value in miss.shared:
@@ -228,7 +228,7 @@ def _made_private(
     dropped = tuple(name for name, value in graph.outputs.items() if value in inside)
     if len(dropped) == len(graph.outputs):
         raise NoRemedyError("no automatic remedy: no output would be left", hint=misses[0].hint)
-    told = dict.fromkeys([_told_dropped(dropped)] if dropped else [])
+    descriptions = dict.fromkeys([_describe_dropped(dropped)] if dropped else [])
     stand_ins: dict[Value, Value] = {}
 
     def detach(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -240,24 +240,24 @@ def _made_private(
                 if not isinstance(old.type, TensorType):
                     raise NoRemedyError("no automatic remedy for a value of several results", hint=misses[0].hint)
                 stand_ins[old] = fresh.leaf(old.type, old.op.name, late=True)
-                told[f"others read an input in place of {old.op.name} {old.type}"] = None
+                descriptions[f"others read an input in place of {old.op.name} {old.type}"] = None
         new = zip(value.operands, operands, strict=True)
         return value.with_operands(tuple(stand_ins[o] if o in others else n for o, n in new))
 
     outputs = {name: v for name, v in graph.outputs.items() if name not in dropped}
     donated = {name: source for name, source in graph.donated.items() if name in outputs}
     left = replace(graph, outputs=outputs, donated=donated)
-    return rebuild(left, detach), dropped, tuple(told)
+    return rebuild(left, detach), dropped, tuple(descriptions)
 
 
-def _told_dropped(names: Sequence[str]) -> str:
+def _describe_dropped(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"the output {names[0]} is dropped"
     return f"{len(names)} outputs are dropped: {', '.join(names[:3])}" + (", …" if len(names) > 3 else "")
 
 
-def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> Remedied:
-    """The changed graph without what fusing had made, and with all that it reads."""
+def _spelled(before: Graph, changed: Graph, remedied_: Remedied, fresh: _Fresh) -> Remedied:
+    """Return the changed graph without fusions, and with all that it reads."""
     alive = set(changed.values)
     lost = dict.fromkeys(v for v in map(view_base, fresh.replaced) if v.operands and v not in alive)
     prefix = "kept_"
@@ -268,14 +268,14 @@ def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> R
     born = {v.op for v in before.values}
     spelled = unfuse(whole, keep=lambda v: not isinstance(v.op, FusedOp) or v.op in born)
     present = set(spelled.values)
-    made = tuple(v for v in fresh.made if v in present)
+    leaves = tuple(v for v in fresh.leaves if v in present)
     names = {str(v.attrs["name"]) for v in spelled.parameters}
     graph = replace(
         spelled.settled(),
-        inputs=(*spelled.inputs, *(v for v in made if v.op is leaf.INPUT)),
+        inputs=(*spelled.inputs, *(v for v in leaves if v.op is leaf.INPUT)),
         params={name: array for name, array in spelled.params.items() if name in names},
     )
-    return replace(found, graph=graph, fresh=made, kept=tuple(kept))
+    return replace(remedied_, graph=graph, fresh=leaves, kept=tuple(kept))
 
 
 __all__ = ["NoRemedyError", "Remedied", "remedied", "remedy_of", "viewed"]

@@ -37,16 +37,16 @@ class Rule:
 
 
 def rules(ops: Sequence[FusedOp[...]]) -> list[Rule]:
-    """Every variant of every op, in order, one rule each."""
+    """Return every variant of every op, in order, one rule each."""
     return [_rule(op, variant) for op in ops for variant in op.patterns]
 
 
 def _rule(op: FusedOp[...], variant: Variant) -> Rule:
     conditions: list[tuple[str, Condition]] = []
-    given: dict[str, Any] = {**variant.choice, "result": leaf.hole("result")}
+    choices: dict[str, Any] = {**variant.choice, "result": leaf.hole("result")}
     for guard in op.guards:
         try:
-            condition = condition_of(guard, given)
+            condition = condition_of(guard, choices)
         except OpaqueGuardError as error:
             return Rule(op, variant, (), f"{guard.name}: {error}")
         if condition.paths != ((),):
@@ -55,7 +55,7 @@ def _rule(op: FusedOp[...], variant: Variant) -> Rule:
 
 
 def spell(pattern: Value) -> str:
-    """A pattern as one line: ?x for what is caught, shared values spelled each time they are read."""
+    """Return a pattern as one line: ?x for what is caught, shared values spelled each time they are read."""
     text: dict[Value, str] = {}
     for value in walk([pattern]):
         if value.op is leaf.HOLE:

@@ -30,8 +30,8 @@ class Attempt:
     hint: str
 
     def __str__(self) -> str:
-        said = f" {self.reason}: {self.message}" if self.message else ""
-        return f"{self.outcome:<10} {self.rule} [{self.variant}] {self.matched}/{self.size}{said}"
+        reason = f" {self.reason}: {self.message}" if self.message else ""
+        return f"{self.outcome:<10} {self.rule} [{self.variant}] {self.matched}/{self.size}{reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,16 @@ def why(
 
 
 def _furthest(op: FusedOp[...], value: Value, swallowed: bool, refused: tuple[str, str, str] | None) -> Attempt | None:
-    """The attempt that found most of its pattern; rules whose pattern starts with another op were not tried."""
+    """Return the attempt that matched most of its pattern; patterns that start with another op are not tried."""
     best: Attempt | None = None
     for variant in op.patterns:
-        found = match(variant.pattern, value)
-        if isinstance(found, Bound):
+        bound = match(variant.pattern, value)
+        if isinstance(bound, Bound):
             outcome: Literal["fused", "refused"] = "fused" if swallowed else "refused"
             reason, message, hint = refused or ("", "", "")
             return Attempt(op.name, variant.label, outcome, variant.size, variant.size, reason, message, hint)
-        if found.matched and (best is None or found.matched > best.matched):
-            best = Attempt(op.name, variant.label, "mismatched", found.matched, variant.size, "pattern", str(found), "")
+        if bound.matched and (best is None or bound.matched > best.matched):
+            best = Attempt(op.name, variant.label, "mismatched", bound.matched, variant.size, "pattern", str(bound), "")
     if best is None and (swallowed or refused is not None):
         reason, message, hint = refused or ("", "as an inner value", "")
         return Attempt(op.name, "", "fused" if swallowed else "refused", 0, 0, reason, message, hint)

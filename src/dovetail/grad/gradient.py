@@ -20,7 +20,7 @@ Unreached = Literal["error", "zeros"]
 def gradient(
     y: Value, wrt: Sequence[Value], seed: Value | None = None, *, unreached: Unreached = "error"
 ) -> list[Value]:
-    """The derivative of y by each value of `wrt`, in their order.
+    """Return the derivative of y by each value of `wrt`, in their order.
 
     y has one element, or a seed of its type weighs its elements. All values that stop the gradient are named in one
     `GradientError`, with their places; so are those of `wrt` that y does not depend on, unless these are to be zeros.
@@ -28,20 +28,20 @@ def gradient(
     recorder = origin.active()
     places = BackwardPlaces({} if recorder is None else recorder.origins)
     with places.recording():
-        found = gradients(y, wrt, seed, unreached, places)
+        derivatives = gradients(y, wrt, seed, unreached, places)
     if recorder is not None:
-        recorder.origins.update(places.made())
-    return found
+        recorder.origins.update(places.fresh_origins())
+    return derivatives
 
 
 def gradients(
     y: Value, wrt: Sequence[Value], seed: Value | None, unreached: Unreached, places: BackwardPlaces
 ) -> list[Value]:
-    """The derivatives, each made in the place of its forward value."""
+    """Return the derivatives, each created in the place of its forward value."""
     start = _seed(y, seed)
     _check_floats(wrt, places)
-    found = pull_back({y: start}, wrt, at=places.at, where=places.where)
-    lost = [v for v in dict.fromkeys(wrt) if v not in found]
+    gradient_of = pull_back({y: start}, wrt, at=places.at, where=places.where)
+    lost = [v for v in dict.fromkeys(wrt) if v not in gradient_of]
     if lost and unreached == "error":
         raise GradientError(
             f"{_spelled(y, places)} does not depend on {', '.join(_spelled(v, places) for v in lost)}",
@@ -49,8 +49,8 @@ def gradients(
         )
     for value in lost:
         with places.at(value):
-            found[value] = adjoint.zeros_like(value)
-    return [found[v] for v in wrt]
+            gradient_of[value] = adjoint.zeros_like(value)
+    return [gradient_of[v] for v in wrt]
 
 
 def _seed(y: Value, seed: Value | None) -> Value:
@@ -78,7 +78,7 @@ def _check_floats(wrt: Sequence[Value], places: BackwardPlaces) -> None:
 
 
 def _left_out(lost: Sequence[Value]) -> str:
-    """How patterns leave out parameters."""
+    """Describe how patterns leave out parameters."""
     names = [f'"!{v.attrs["name"]}"' for v in lost if v.op in (leaf.PARAM, leaf.INPUT)]
     return f', as in wrt=["*", {", ".join(names)}]' if len(names) == len(lost) else ""
 

@@ -28,26 +28,26 @@ class BackwardPlaces:
     @contextmanager
     def at(self, value: Value) -> Generator[None]:
         """Values made inside belong to the place of this value; one without a place leaves them where they are."""
-        found = self.known.get(value)
+        origins = self.known.get(value)
         before = self.recorder.place
-        if found:
-            self.recorder.place = tuple([marked(o) for o in found])
+        if origins:
+            self.recorder.place = tuple([marked(o) for o in origins])
         try:
             yield
         finally:
             self.recorder.place = before
 
     def where(self, value: Value) -> str:
-        """The place of a forward value, for messages."""
+        """Return the place of a forward value, for messages."""
         return ", ".join(str(o) for o in self.known.get(value, ())[:3])
 
-    def made(self) -> dict[Value, tuple[Origin, ...]]:
-        """The origins of values that had none before."""
+    def fresh_origins(self) -> dict[Value, tuple[Origin, ...]]:
+        """Return the origins of values that had none before."""
         return {v: o for v, o in self.recorder.origins.items() if v not in self.known}
 
 
 def marked(origin: Origin) -> Origin:
-    """The place of what is made for the gradient of a value."""
+    """Return the place of the gradient of a value."""
     return replace(origin, name=MARK + origin.name)
 
 

@@ -26,13 +26,13 @@ Integers, bools and bits never have a gradient, whatever op they are operands of
 
 
 def page() -> str:
-    """The table, as Markdown."""
+    """Return the table, as Markdown."""
     rows = [(op, *described(op)) for op in ops.ALL]
     counts = Counter(kind for _, kind, _ in rows)
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in ("rule", "constant", "refused"))
+    totals = ", ".join(f"{counts[kind]} {kind}" for kind in ("rule", "constant", "refused"))
     lines = [
         _HEAD,
-        f"{len(rows)} primitives: {told}.",
+        f"{len(rows)} primitives: {totals}.",
         "",
         "| primitive | computes | gradient | |",
         "|---|---|---|---|",
@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def described(op: Primitive) -> tuple[str, str]:
-    """Whether a primitive has a rule, is constant or is refused, and a note."""
+    """Return whether a primitive has a rule, is constant or is refused, and a note."""
     match op.pull:
         case Constant(reason):
             return "constant", reason
@@ -61,7 +61,7 @@ def _first_line(pull: object) -> str:
 
 
 def _formula(op: Primitive, pull: Pull) -> str:
-    """An elementwise rule applied to names: the gradient of each operand."""
+    """Return an elementwise rule applied to names: the gradient of each operand."""
     names = {1: "x", 2: "ab", 3: "cab"}[op.arity or 1]
     values = [leaf.input(name, (bool_ if name == "c" else f32)[4]) for name in names]
     parts = pull(leaf.input("g", f32[4]), leaf.input("y", f32[4]), *values)

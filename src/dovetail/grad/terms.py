@@ -21,23 +21,23 @@ class Masked(NamedTuple):
     inner: Value
 
     def value(self) -> Value:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return _chosen(self.condition, self.keeps, self.inner)
 
     def around(self, part: Value) -> Value:
-        """A gradient that was pulled from the inner one, under the same mask and its own: one `where` for both."""
+        """Return a gradient pulled from the inner one, under the same mask and its own: one `where` for both."""
         own = masked(part)
         if own is None or own.condition is self.condition:
             return _chosen(self.condition, self.keeps, part)
         return ops.where(ops.bit_and(self.holds(), own.holds()), own.inner, 0.0)
 
     def is_by_row(self, x: Value) -> bool:
-        """Whether it keeps or drops whole rows, and x has the same rows."""
+        """Return whether it keeps or drops whole rows, and x has the same rows."""
         shape = self.condition.shape
         return bool(shape) and shape[-1] == 1 and x.shape[:-1] == self.inner.shape[:-1]
 
     def holds(self) -> Value:
-        """Where the gradient is kept."""
+        """Return the condition under which the gradient is kept."""
         return self.condition if self.keeps else ops.bit_not(self.condition)
 
 
@@ -46,7 +46,7 @@ def _chosen(condition: Value, keeps: bool, inner: Value) -> Value:
 
 
 def masked(g: Value) -> Masked | None:
-    """The mask of a gradient, where its outermost op is one: `where(c, t, 0)` or `where(c, 0, t)`."""
+    """Return the mask of a gradient, where its outermost op is one: `where(c, t, 0)` or `where(c, 0, t)`."""
     if g.op is not ops.where:
         return None
     condition, yes, no = g.operands
@@ -57,7 +57,7 @@ def masked(g: Value) -> Masked | None:
 
 
 def added(terms: Sequence[Value]) -> Value:
-    """The sum of gradients. Those under one mask stay under it, and slices that tile an axis are one concat."""
+    """Return the sum of gradients. Those under one mask stay under it, and slices that tile an axis are one concat."""
     if len(terms) == 1:
         return terms[0]
     tiled = _tiled(terms)
@@ -94,19 +94,21 @@ def _tiled(terms: Sequence[Value]) -> Value | None:
     axis: int = first.attrs["axis"]
     rest = list(terms)
     end: Size = 0
-    found: list[Value] = []
+    slices: list[Value] = []
     while rest:
         following = next((t for t in rest if t.attrs["before"] == end), None)
         if following is None:
             return None
         rest.remove(following)
-        found.append(following.operands[0])
+        slices.append(following.operands[0])
         end = end + following.operands[0].shape[axis]
-    return ops.concat(*found, axis=axis) if end == first.shape[axis] else None
+    return ops.concat(*slices, axis=axis) if end == first.shape[axis] else None
 
 
 def moves_only(value: Value) -> bool:
-    """Whether every element of the operand is one element of the result: then the mask of a gradient moves along."""
+    """Return whether every element of the operand is one element of the result: then the mask of a gradient moves
+    along.
+    """
     return isinstance(value.op, Primitive) and value.op in _MOVES
 
 

@@ -35,7 +35,7 @@ class NoRule(NamedTuple):
 
 
 def has_gradient(type: Type) -> bool:
-    """Whether any result is a float: integers, bools and bits have no gradient."""
+    """Return whether any result is a float: integers, bools and bits have no gradient."""
     return any(t.dtype.is_float for t in tensors(type))
 
 
@@ -56,20 +56,20 @@ def pull_back(
     where: Callable[[Value], str] = _nowhere,
     spelled: bool = False,
 ) -> dict[Value, Value]:
-    """The gradients of `wrt`, given those of some values; a value that the seeds do not reach is left out.
+    """Return the gradients of `wrt` from those of some values; a value that the seeds do not reach is left out.
 
     The walk stops at `until`. With `spelled`, declared ops are walked through by their bodies. `where` gives the place
     of a value, for messages.
     """
-    found = _Walk(wrt, at, spelled)
-    found.run(seeds, until)
-    if found.refused:
-        raise _refusal(found.refused, where)
-    return {v: found.done[v] for v in wrt if v in found.done}
+    walk = _Walk(wrt, at, spelled)
+    walk.run(seeds, until)
+    if walk.refused:
+        raise _refusal(walk.refused, where)
+    return {v: walk.done[v] for v in wrt if v in walk.done}
 
 
 def _refusal(refused: Sequence[NoRule], where: Callable[[Value], str]) -> GradientError:
-    """One error for all values without a rule, each with its place."""
+    """Return one error for all values without a rule, each with its place."""
     lines: list[str] = []
     for value, why in dict(refused).items():
         place = where(value)
@@ -147,25 +147,25 @@ class _Walk:
         if op is leaf.PACK:
             assert isinstance(g, tuple)
             return g
-        wanted = tuple([i for i, v in enumerate(value.operands) if v in self.alive])
-        if any(not has_gradient(value.operands[i].type) for i in wanted):
+        alive = tuple([i for i, v in enumerate(value.operands) if v in self.alive])
+        if any(not has_gradient(value.operands[i].type) for i in alive):
             raise NoRuleError("gradients of complex numbers are not there", "compute with real and imaginary parts")
         if isinstance(op, Primitive):
             rule = op.pull
             if isinstance(rule, Refused):
                 raise NoRuleError(rule.reason, rule.hint)
             if isinstance(rule, Nested):
-                return rule.pull(pull_body, wanted, g, value, *value.operands, **value.attrs)
+                return rule.pull(pull_body, alive, g, value, *value.operands, **value.attrs)
             assert callable(rule), f"{op.name} passes no gradient"
             return rule(g, value, *value.operands, **value.attrs) if isinstance(g, tuple) else _by_rule(rule, value, g)
         if not self.spelled:
-            parts = op.pulled(value, g, wanted)
+            parts = op.pulled(value, g, alive)
             if parts is not None:
                 return _rows_kept(value, g, parts)
         return self._by_body(value, g)
 
     def _by_body(self, value: Value, g: Value | tuple[Value | None, ...]) -> Parts:
-        """The gradient of a declared value, by walking through its body on its own operands."""
+        """Return the gradient of a declared value, by walking through its body on its own operands."""
         operands = tuple(dict.fromkeys(value.operands))
         body = value.op.expansion(value.operands, value.attrs)
         if body is None:
@@ -179,19 +179,19 @@ class _Walk:
 
 
 def _by_rule(rule: Pull, value: Value, g: Value) -> Parts:
-    """The parts of one primitive. The mask of g stays outermost: a slope that is not finite meets no 0."""
+    """Return the parts of one primitive. The mask of g stays outermost: a slope that is not finite meets no 0."""
     operands, attrs = value.operands, value.attrs
     if value.op.elementwise:
         mask = masked(g)
         parts = rule(g if mask is None else mask.inner, value, *operands, **attrs)
-        found: list[Value | None] = []
+        gradients: list[Value | None] = []
         for operand, part in zip(operands, parts, strict=True):
             if part is None or not operand.dtype.is_float:
-                found.append(None)
+                gradients.append(None)
                 continue
             kept = part if mask is None else mask.around(part)
-            found.append(adjoint.unbroadcast(kept, operand.shape))
-        return tuple(found)
+            gradients.append(adjoint.unbroadcast(kept, operand.shape))
+        return tuple(gradients)
     mask = masked(g)
     if mask is not None and value.op is ops.matmul and mask.is_by_row(operands[0]):
         # Rows without a gradient take no part, also where the product has read NaN in them.
@@ -210,7 +210,7 @@ def _by_rule(rule: Pull, value: Value, g: Value) -> Parts:
 
 
 def _rows_kept(value: Value, g: Value | tuple[Value | None, ...], parts: Parts) -> Parts:
-    """The parts of an op that works on rows, under the mask of g where that drops rows: a row of NaN stays 0."""
+    """Return the parts of an op on rows, under the mask of g where that drops rows: a row of NaN stays 0."""
     mask = None if isinstance(g, tuple) else masked(g)
     if mask is None or not mask.is_by_row(value) or value.attrs.get("axis", -1) != -1:
         return parts
@@ -218,7 +218,7 @@ def _rows_kept(value: Value, g: Value | tuple[Value | None, ...], parts: Parts) 
 
 
 def _passes(value: Value) -> bool:
-    """Whether a change of the operands changes the value: it is a float, and its op is not piecewise constant."""
+    """Return whether a change of the operands changes the value: a float whose op is not piecewise constant."""
     if value.op is leaf.ITEM:
         return value.tensor.dtype.is_float
     op = value.op
@@ -228,29 +228,29 @@ def _passes(value: Value) -> bool:
 
 
 def seeded(results: Sequence[Value], gs: Sequence[Value | None]) -> dict[Value, Value]:
-    """The gradients of the results of a body; one that stands there twice has the sum of both."""
-    found: dict[Value, list[Value]] = {}
+    """Return the gradients of the results of a body; one that is there twice has the sum of both."""
+    terms_of: dict[Value, list[Value]] = {}
     for result, g in zip(results, gs, strict=True):
         if g is not None:
-            found.setdefault(result, []).append(g)
-    return {v: added(terms) for v, terms in found.items()}
+            terms_of.setdefault(result, []).append(g)
+    return {v: added(terms) for v, terms in terms_of.items()}
 
 
 @lru_cache(maxsize=1024)
-def _pulled_body(body: Subgraph, results: tuple[int, ...], wanted: tuple[int, ...], spelled: bool) -> Subgraph:
+def _pulled_body(body: Subgraph, results: tuple[int, ...], indices: tuple[int, ...], spelled: bool) -> Subgraph:
     with origin.unrecorded():
         arguments = [leaf.argument(i, t) for i, t in enumerate(body.arguments)]
         chosen = [cast(TensorType, body.results[i].type) for i in results]
         gs = [leaf.argument(len(arguments) + i, t) for i, t in enumerate(chosen)]
         seeds = seeded([body.results[i] for i in results], gs)
-        found = pull_back(seeds, [arguments[i] for i in wanted], until=arguments, spelled=spelled)
-        given = tuple([found.get(arguments[i], adjoint.zeros_like(arguments[i])) for i in wanted])
-    return Subgraph((*body.arguments, *chosen), given)
+        gradients = pull_back(seeds, [arguments[i] for i in indices], until=arguments, spelled=spelled)
+        results_ = tuple([gradients.get(arguments[i], adjoint.zeros_like(arguments[i])) for i in indices])
+    return Subgraph((*body.arguments, *chosen), results_)
 
 
-def pull_body(body: Subgraph, results: Sequence[int], wanted: Sequence[int], *, spelled: bool = False) -> Subgraph:
-    """The pull of a sub-graph: its arguments, then the gradients of `results`, give the gradients of `wanted`."""
-    return _pulled_body(body, tuple(results), tuple(wanted), spelled)
+def pull_body(body: Subgraph, results: Sequence[int], indices: Sequence[int], *, spelled: bool = False) -> Subgraph:
+    """Return the pull of a sub-graph: from its arguments and the gradients of `results`, the gradients of `indices`."""
+    return _pulled_body(body, tuple(results), tuple(indices), spelled)
 
 
 def forget() -> None:

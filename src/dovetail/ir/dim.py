@@ -159,19 +159,19 @@ _LARGEST_DIVISOR = 2**31
 
 
 def _quotient_and_rest(size: Size) -> tuple[tuple[Size, int], int] | None:
-    """x, a and c of a size x // a + c with whole numbers a above 0 and c; None where it is another."""
-    found = [(monomial, coefficient) for monomial, coefficient in _terms(size) if monomial]
+    """x, a and c of a size x // a + c with integers a above 0 and c; None where it is another."""
+    terms = [(monomial, coefficient) for monomial, coefficient in _terms(size) if monomial]
     rest = sum(coefficient for monomial, coefficient in _terms(size) if not monomial)
-    if len(found) != 1 or found[0][1] != 1 or len(found[0][0]) != 1:
+    if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1:
         return None
-    atom = found[0][0][0]
+    atom = terms[0][0][0]
     if isinstance(atom, Symbol) or atom.kind != "floordiv" or not isinstance(atom.right, int) or atom.right <= 0:
         return None
     return (atom.left, atom.right), rest
 
 
 def divide(left: Size, right: Size) -> Size | None:
-    """The quotient when `right` divides `left` by algebra, else None."""
+    """Return the quotient when `right` divides `left` by algebra, else None."""
     if right == 0:
         return None
     if left == right and left != 0:
@@ -199,7 +199,7 @@ def _extreme(kind: Literal["max", "min"], left: Size, right: Size) -> Size:
 
 
 def at_least(size: Size) -> int | None:
-    """A lower bound that holds for every non-negative binding of the symbols, or None."""
+    """Return a lower bound that holds for every non-negative binding of the symbols, or None."""
     if isinstance(size, int):
         return size
     bound = 0
@@ -232,7 +232,7 @@ def check_size(size: Size, longest: int = MOST_TOKENS) -> None:
 
 
 def symbols(size: Size) -> frozenset[str]:
-    """The names that a size depends on."""
+    """Return the names that a size depends on."""
     return frozenset(_symbol_names(size))
 
 
@@ -248,14 +248,14 @@ def _symbol_names(size: Size) -> Iterator[str]:
 
 
 def substitute(size: Size, binding: Mapping[str, Size]) -> Size:
-    """The size with its symbols replaced; symbols without a binding stay."""
+    """Return the size with its symbols replaced; symbols without a binding stay."""
     if isinstance(size, int) or not binding:
         return size
     return _with_atoms(size, lambda atom: _substitute_atom(atom, binding))
 
 
 def without(size: Size, known: Mapping[Compound, Size]) -> Size:
-    """The size with functions of sizes replaced by what they are known to be; outermost ones first."""
+    """Return the size with functions of sizes replaced by what they are known to be; outermost ones first."""
     if isinstance(size, int) or not known:
         return size
     return _with_atoms(size, lambda atom: _known_atom(atom, known))
@@ -281,12 +281,16 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
 def _known_atom(atom: Atom, known: Mapping[Compound, Size]) -> Size:
     if isinstance(atom, Symbol):
         return _collect([((atom,), 1)])
-    found = known.get(atom)
-    return COMPOUND[atom.kind](without(atom.left, known), without(atom.right, known)) if found is None else found
+    replacement = known.get(atom)
+    return (
+        COMPOUND[atom.kind](without(atom.left, known), without(atom.right, known))
+        if replacement is None
+        else replacement
+    )
 
 
 def compounds(size: Size) -> Iterator[Compound]:
-    """The functions of sizes that a size is made of."""
+    """Yield the functions of sizes in a size."""
     pending: list[Size] = [size]
     while pending:
         for monomial, _ in _terms(pending.pop()):
@@ -300,7 +304,7 @@ COMPOUND: dict[str, Callable[[Size, Size], Size]] = {"floordiv": floordiv, "max"
 
 
 def evaluate(size: Size, binding: Mapping[str, Size]) -> int:
-    """The number that a size is under a full binding."""
+    """Return the number of a size under a full binding."""
     result = substitute(size, binding)
     if isinstance(result, int):
         return result
@@ -311,7 +315,7 @@ def evaluate(size: Size, binding: Mapping[str, Size]) -> int:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """The sum of sizes."""
+    """Return the sum of sizes."""
     return _collect([term for size in sizes for term in _terms(size)])
 
 

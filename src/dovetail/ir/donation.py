@@ -13,14 +13,14 @@ def check_donated(donated: Mapping[str, str], inputs: Iterable[Value], outputs: 
     declared = {str(v.attrs["name"]): v for v in inputs}
     takers: dict[str, str] = {}
     for name, source in donated.items():
-        value, given = outputs.get(name), declared.get(source)
+        value, taken = outputs.get(name), declared.get(source)
         if value is None:
             raise GraphError(f"{name!r} takes the memory of {source!r}, and is no output", hint=_listed(outputs))
-        if given is None:
+        if taken is None:
             raise GraphError(f"the output {name} takes the memory of {source!r}, no input", hint=_listed(declared))
-        if value.type != given.type:
+        if value.type != taken.type:
             raise GraphError(
-                f"the output {name} is {value.type}, and the input {source} that it takes the memory of {given.type}",
+                f"the output {name} is {value.type}, and the input {source} that it takes the memory of {taken.type}",
                 hint="donate an input of the output's own type",
             )
         other = takers.setdefault(source, name)

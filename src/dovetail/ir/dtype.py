@@ -51,7 +51,7 @@ _BY_NUMPY = {d.numpy: d for d in ALL}
 
 
 def holds(dtype: DType, number: float) -> bool:
-    """Whether a narrow float type has a place for a number: some have neither infinity nor NaN, one has no 0."""
+    """Return whether a narrow float type has a place for a number: some have neither infinity nor NaN, one has no 0."""
     if math.isfinite(number):
         least, largest = dtype.range
         return least <= number <= largest
@@ -59,7 +59,7 @@ def holds(dtype: DType, number: float) -> bool:
 
 
 def of_numpy(dtype: np.dtype[Any]) -> DType | None:
-    """The element type of a NumPy dtype in either byte order, or None."""
+    """Return the element type of a NumPy dtype in either byte order, or None."""
     return _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
 
 

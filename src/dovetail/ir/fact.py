@@ -32,7 +32,7 @@ class Constraint:
                 return right != 0 and left % right == 0
 
     def bind(self, binding: Mapping[str, Size]) -> Constraint | None:
-        """The constraint under a partial binding; None once it is known to hold."""
+        """Return the constraint under a partial binding; None once it is known to hold."""
         left, right = substitute(self.left, binding), substitute(self.right, binding)
         verdict = _decide(left, self.relation, right)
         if verdict is True:
@@ -80,7 +80,7 @@ class Facts:
         self.recorded: list[Constraint] = []
 
     def equal(self, left: Size, right: Size, why: str) -> Size:
-        """Both sizes are the same; gives back the better known one."""
+        """Record that both sizes are the same; return the better known one."""
         if left is right or left == right:
             return left
         self._need(left, "equals", right, why)

@@ -1,4 +1,4 @@
-"""Graphs: named outputs over interned values, and what is carried beside them."""
+"""Graphs: named outputs over interned values, and their metadata."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Subgraph:
 
 
 def subgraphs(value: Value) -> list[Subgraph]:
-    """The sub-graphs among the attributes of a value."""
-    found: list[Subgraph] = []
+    """Return the sub-graphs among the attributes of a value."""
+    subgraphs_: list[Subgraph] = []
     if not value.attrs:
-        return found
+        return subgraphs_
     for attr in value.attrs.values():
         if attr.__class__ is Subgraph:
-            found.append(attr)
+            subgraphs_.append(attr)
         elif attr.__class__ is tuple:
-            found += [item for item in attr if item.__class__ is Subgraph]
-    return found
+            subgraphs_ += [item for item in attr if item.__class__ is Subgraph]
+    return subgraphs_
 
 
 def walk_into(outputs: Iterable[Value], *, branches: bool = True) -> list[Value]:
@@ -83,7 +83,7 @@ Reread: TypeAlias = Callable[[Mapping[str, Array | int], frozenset[str]], "Graph
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Named outputs, the inputs they are given, and what is carried beside the values."""
+    """Named outputs, the inputs they are given, and metadata about values."""
 
     name: str
     inputs: tuple[Value, ...]
@@ -110,7 +110,7 @@ class Graph:
     def of(
         outputs: Mapping[str, Value] | Value, *, name: str = "graph", inputs: Iterable[Value] | None = None
     ) -> Graph:
-        """A graph of these outputs. Inputs are listed as they are met unless given."""
+        """Return a graph of these outputs. By default inputs are listed in the order in which they are met."""
         named = {"y": outputs} if isinstance(outputs, Value) else dict(outputs)
         for output, value in named.items():
             if not isinstance(value, cast(Any, Value)):
@@ -130,13 +130,13 @@ class Graph:
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         """What must hold of the symbols for this graph to mean anything. A branch checks its own when it is run."""
-        found = dict.fromkeys(self.assumed)
+        distinct = dict.fromkeys(self.assumed)
         always = [value for value in self.values if not value.op.branches]
         inside = [result for value in always if value.attrs for body in subgraphs(value) for result in body.results]
         for value in (*self.values, *walk_into(inside, branches=False)):
             if value.constraints:
-                found.update(dict.fromkeys(value.constraints))
-        return tuple(found)
+                distinct.update(dict.fromkeys(value.constraints))
+        return tuple(distinct)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -160,11 +160,11 @@ class Graph:
         return tuple([v for v in self.values if v.op is leaf.PARAM])
 
     def count(self, op: Op | None = None) -> int:
-        """How many values there are, or how many of one op."""
+        """Return the number of values, or of one op."""
         return len(self.values) if op is None else sum(v.op is op for v in self.values)
 
     def where(self, value: Value) -> str:
-        """The user's words for a value, for messages."""
+        """Return the user's words for a value, for messages."""
         return ", ".join(str(o) for o in self.origins.get(value, ())[:3])
 
     def replace(
@@ -173,7 +173,7 @@ class Graph:
         origins: Mapping[Value, tuple[Origin, ...]],
         moved: Mapping[Value, Value] | None = None,
     ) -> Graph:
-        """This graph after a rewrite: new values, the same interface and the same promises."""
+        """Return this graph after a rewrite: new values, the same interface and the same promises."""
         return replace(
             self,
             outputs=dict(outputs),
@@ -184,18 +184,18 @@ class Graph:
         )
 
     def donate(self, donated: Mapping[str, str]) -> Graph:
-        """This graph with outputs written into the memory of inputs: output name -> input name, of one type."""
+        """Return this graph with outputs written into the memory of inputs: output name -> input name, of one type."""
         both = {**self.donated, **donated}
         check_donated(both, self.inputs, self.outputs)
         return replace(self, donated=both)
 
     def settled(self) -> Graph:
-        """This graph as a starting point: `moved` is counted from here."""
+        """Return this graph as a starting point: `moved` is counted from here."""
         return replace(self, moved={}) if self.moved else self
 
 
 def follow(first: Mapping[Value, Value], then: Mapping[Value, Value]) -> dict[Value, Value]:
-    """Two moves one after the other; values that stay where they are are left out."""
+    """Compose two moves; values that stay where they are are left out."""
     both = {old: then.get(new, new) for old, new in first.items()}
     for old, new in then.items():
         if old is not new:
@@ -204,7 +204,7 @@ def follow(first: Mapping[Value, Value], then: Mapping[Value, Value]) -> dict[Va
 
 
 class Uses:
-    """Who reads each value: counted in one place, with multiplicity; being an output is a use."""
+    """The readers of each value: counted in one place, with multiplicity; being an output is a use."""
 
     def __init__(self, graph: Graph) -> None:
         self.readers: dict[Value, list[Value]] = {v: [] for v in graph.values}
@@ -265,10 +265,10 @@ class Builder:
             raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
         origins = {v: o for v in walk_into(self.outputs.values()) if (o := self.recorder.origins.get(v))}
         declared = tuple([v for v in self._declared.values() if v.op is leaf.PARAM])
-        made = Graph(
+        built = Graph(
             self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params), declared=declared
         )
-        return made.donate(self.donated) if self.donated else made
+        return built.donate(self.donated) if self.donated else built
 
     def _declare(self, value: Value) -> Value:
         name: str = value.attrs["name"]

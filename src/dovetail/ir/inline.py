@@ -11,7 +11,7 @@ from dovetail.ir.value import Value
 
 
 def inline(body: Subgraph, operands: Sequence[Value]) -> tuple[Value, ...]:
-    """The results of a sub-graph on these operands."""
+    """Return the results of a sub-graph on these operands."""
 
     def step(value: Value, _: tuple[Value, ...]) -> Value | None:
         if value.op is not leaf.ARGUMENT:
@@ -24,7 +24,7 @@ def inline(body: Subgraph, operands: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def outline(results: Sequence[Value], operands: Sequence[Value]) -> Subgraph:
-    """The sub-graph that computes `results` from `operands`, which become its arguments."""
+    """Return the sub-graph that computes `results` from `operands`, which become its arguments."""
     index = {v: i for i, v in enumerate(operands)}
     new: dict[Value, Value] = {v: leaf.argument(i, v.tensor) for v, i in index.items()}
     for value in _above(results, new):
@@ -33,7 +33,7 @@ def outline(results: Sequence[Value], operands: Sequence[Value]) -> Subgraph:
 
 
 def _above(results: Iterable[Value], stop: dict[Value, Value]) -> list[Value]:
-    """What the results need above the values in `stop`, operands first."""
+    """Return the values above those in `stop` that the results need, operands first."""
     order: list[Value] = []
     done: set[Value] = set(stop)
     stack = list(results)

@@ -29,15 +29,15 @@ class Hole:
     or_none: bool = False
     """Whether a number that is left out is caught too, as None."""
 
-    def recover(self, found: float, rounded: Callable[[float], float]) -> float:
-        """The number itself. Of those that are written as what was found, the one with the fewest digits."""
+    def recover(self, written: float, rounded: Callable[[float], float]) -> float:
+        """Return the number itself. Of those that are written like this, take the one with the fewest digits."""
         if self.written == "as_is":
-            return found
-        exact = found * found if self.written == "root" else 1.0 / found if found else math.inf
+            return written
+        exact = written * written if self.written == "root" else 1.0 / written if written else math.inf
         for digits in range(1, 18):
             simple = float(f"{exact:.{digits}g}")
             for number in (simple, rounded(simple)):
-                if number and rounded(number**0.5 if self.written == "root" else 1.0 / number) == found:
+                if number and rounded(number**0.5 if self.written == "root" else 1.0 / number) == written:
                     return rounded(simple)
         return exact
 
@@ -158,32 +158,32 @@ LEAVES = (INPUT, PARAM, ARGUMENT, CONST, ITEM, PACK)
 
 
 def input(name: str, type: TensorType) -> Value:
-    """A tensor that every run is given."""
+    """Return a tensor that every run takes."""
     return make(INPUT, (), INPUT.normal((), {"name": name, "type": type}))
 
 
 def param(name: str, type: TensorType) -> Value:
-    """A tensor that is bound once and used by many runs."""
+    """Return a tensor that is bound once and used by many runs."""
     return make(PARAM, (), PARAM.normal((), {"name": name, "type": type}))
 
 
 def argument(index: int, type: TensorType) -> Value:
-    """An operand of the sub-graph that it stands in."""
+    """Return an operand of the sub-graph that it stands in."""
     return make(ARGUMENT, (), {"index": index, "type": type})
 
 
 def constant(array: Array | float, dtype: DType | None = None) -> Value:
-    """An array that is part of the graph, in the dtype asked for."""
+    """Return an array that is part of the graph, in this dtype."""
     try:
-        found = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+        literal = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
     except (TypeError, ValueError, OverflowError) as error:
-        wanted = "an array" if dtype is None else f"an array of {dtype.name}"
-        raise TypeRuleError(f"a constant that is not {wanted}: {error}", hint="pass an array of one dtype") from None
-    return make(CONST, (), {"value": Literal(found)})
+        expected = "an array" if dtype is None else f"an array of {dtype.name}"
+        raise TypeRuleError(f"a constant that is not {expected}: {error}", hint="pass an array of one dtype") from None
+    return make(CONST, (), {"value": Literal(literal)})
 
 
 def scalar(number: complex | Hole, dtype: DType | None) -> Value:
-    """A constant of rank 0. Without a dtype it is part of a pattern and stands for any."""
+    """Return a constant of rank 0. Without a dtype it is part of a pattern and stands for any."""
     if dtype is None or isinstance(number, Hole):
         return make(NUMBER, (), {"value": number})
     return make(CONST, (), {"value": _scalar_literal(repr(number), number, dtype)})
@@ -221,12 +221,12 @@ def _cast(number: complex, dtype: DType) -> Array:
 
 
 def hole(name: str) -> Value:
-    """A tensor that a pattern catches."""
+    """Return a tensor that a pattern catches."""
     return make(HOLE, (), {"name": name})
 
 
 def item(of: Value, index: int) -> Value:
-    """One result of an op that has several."""
+    """Return one result of an op that has several."""
     if of.op is PACK and 0 <= index < len(of.operands):
         return of.operands[index]
     return make(ITEM, (of,), {"index": index})
@@ -238,7 +238,7 @@ def pack(values: tuple[Value, ...]) -> Value:
 
 
 def scalar_of(value: Value) -> float | int | bool | complex | None:
-    """The number that a one-element constant holds, or None."""
+    """Return the number that a one-element constant holds, or None."""
     if value.op is CONST:
         literal: Literal = value.attrs["value"]
         if literal.array.size == 1:

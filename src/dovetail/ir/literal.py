@@ -58,7 +58,7 @@ class Literal:
 
 
 def is_table_of_truths(array: Array) -> bool:
-    """Whether it holds nothing but 0 and 1, and both."""
+    """Return whether it holds nothing but 0 and 1, and both."""
     # Most arrays are weights, and show it at once.
     for part in (array.reshape(-1)[:64], array):
         ones = part == 1

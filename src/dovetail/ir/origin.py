@@ -27,7 +27,7 @@ class Origin:
 
 
 def merge(*groups: Iterable[Origin]) -> tuple[Origin, ...]:
-    """The origins of several values that became one, each once, in order."""
+    """Return the origins of several values that became one, each once, in order."""
     return tuple(dict.fromkeys(origin for group in groups for origin in group))
 
 
@@ -56,8 +56,8 @@ class Recorder:
 
 
 def _source_line() -> tuple[Origin, ...]:
-    """The innermost line that is not dovetail's own."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the one way to ask who called
+    """Return the innermost line that is not dovetail's own."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the one way to see the caller
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             return (Origin("source", f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"),)
@@ -66,9 +66,9 @@ def _source_line() -> tuple[Origin, ...]:
 
 
 def active() -> Recorder | None:
-    """The recorder of this context."""
-    found = listening.get()
-    return found if isinstance(found, Recorder) else None
+    """Return the recorder of this context."""
+    recorder = listening.get()
+    return recorder if isinstance(recorder, Recorder) else None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ Step = Callable[[Value, tuple[Value, ...]], "Value | None"]
 
 
 def rebuild(graph: Graph, step: Step, *, into_subgraphs: bool = True) -> Graph:
-    """The graph with every value offered to `step` once, operands first."""
+    """Return the graph after offering every value to `step` once, operands first."""
     rewriter = _Rewriter(step, graph.origins, into_subgraphs)
     new = rewriter.run_in_order(graph.values)
     if all(new[v] is v for v in graph.outputs.values()):
@@ -48,7 +48,7 @@ class CyclicReplacementError(GraphError):
 
 
 def replace_roots(graph: Graph, roots: Mapping[Value, Replacement]) -> Graph:
-    """The graph with each root built anew; its old interior goes unless someone else reads it."""
+    """Rebuild each root of the graph; its old interior goes unless something else reads it."""
     if not roots:
         return graph
     rewriter = _Rewriter(lambda value, operands: None, graph.origins, into_subgraphs=False)
@@ -98,7 +98,7 @@ class _Rewriter:
         return new
 
     def _credit_all(self, replaced: Value, *old: Value) -> None:
-        """A replacement may be several new values: all of them come from the old ones."""
+        """Credit all new values of a replacement with the origins of the old ones."""
         if not self.old_origins:  # otherwise inlining a body walks everything that its operands are computed from
             return
         fresh = {replaced: None}
@@ -120,7 +120,7 @@ class _Rewriter:
         return value.with_operands(operands)
 
     def _inside(self, attr: Any) -> Any:
-        """An attribute with its sub-graphs rebuilt."""
+        """Return an attribute with its sub-graphs rebuilt."""
         if isinstance(attr, Subgraph):
             if attr not in self.bodies:
                 new = self.run(attr.results)
@@ -131,13 +131,15 @@ class _Rewriter:
         return attr
 
     def credit(self, new: Value, *old: Value) -> None:
-        """The new value answers for the origins of the old ones too."""
+        """Let the new value answer for the origins of the old ones too."""
         if not self.old_origins:
             return
-        found = [o for one in old if (o := self.old_origins.get(one))]
-        if found:
+        origins = [o for one in old if (o := self.old_origins.get(one))]
+        if origins:
             known = self.origins.get(new)
-            self.origins[new] = found[0] if known is None and len(found) == 1 else origin.merge(known or (), *found)
+            self.origins[new] = (
+                origins[0] if known is None and len(origins) == 1 else origin.merge(known or (), *origins)
+            )
 
     def demand(self, outputs: Sequence[Value], roots: Mapping[Value, Replacement]) -> dict[Value, Value]:
         """Build what is needed: a replaced root needs what its replacement reads, not its old operands."""
@@ -172,12 +174,12 @@ class _Rewriter:
         return new
 
     def kept(self, outputs: Iterable[Value]) -> dict[Value, tuple[Origin, ...]]:
-        """The origins of what is still reachable; a sub-graph that was not entered keeps its own."""
-        found: dict[Value, tuple[Origin, ...]] = {}
+        """Return the origins of what is still reachable; a sub-graph that was not entered keeps its own."""
+        origins: dict[Value, tuple[Origin, ...]] = {}
         if not self.old_origins:
-            return found
+            return origins
         for value in walk_into(outputs):
             known = self.origins.get(value) or self.old_origins.get(value)
             if known:
-                found[value] = known
-        return found
+                origins[value] = known
+        return origins

@@ -1,4 +1,4 @@
-"""Graphs with their arrays as one file, safe to read whoever wrote it. No pickle: text, a table and raw numbers."""
+"""Graphs with their arrays as one file, safe to read from any source. No pickle: text, a table and raw numbers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from dovetail.ir.whole_file import write_whole
 
 
 def to_bytes(graph: Graph) -> bytes:
-    """The graph and its arrays as one string of bytes."""
+    """Return the graph and its arrays as one string of bytes."""
     return b"".join(_Pieces(graph))
 
 
 def from_buffer(content: bytes | bytearray | memoryview, ops: Iterable[Op]) -> Graph:
-    """The graph in a string of bytes; the arrays of its parameters are read-only views of it."""
+    """Read the graph in a string of bytes; the arrays of its parameters are read-only views of it."""
     return _load(memoryview(content).toreadonly().cast("B"), ops, "the bytes")
 
 
@@ -42,7 +42,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], ops: Iterable[Op]) -> Graph:
-    """The graph in a file; the arrays of its parameters are mapped from it, read-only."""
+    """Load the graph in a file; the arrays of its parameters are mapped from it, read-only."""
     target = Path(path)
     try:
         # Asked before it is opened: opening a pipe would wait for its writer.
@@ -98,7 +98,7 @@ def _entry(kind: str, name: str, array: Array) -> Entry:
 
 
 def _raw(array: Array) -> memoryview:
-    """The bytes of an array as the file has them."""
+    """Return the bytes of an array as the file has them."""
     dtype = of_numpy(array.dtype)
     native = array if dtype is None else array.astype(dtype.numpy, copy=False)
     if native.dtype.kind == "b":

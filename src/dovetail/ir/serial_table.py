@@ -1,11 +1,11 @@
-"""The head and the table of a saved graph: where each array lies, checked before anything is read or allocated.
+"""The head and the table of a saved graph: where each array is, checked before anything is read or allocated.
 
 The file is little-endian throughout:
     head    magic (8 bytes), version (u32), lengths of the text and of the table (u64 each), digest of both (16 bytes)
     text    the graph's text form in UTF-8; it refers to larger constants by their number in the table
     table   for each array: kind (u8), length of its name (u32), length of its dtype's name (u8), rank (u8), both names,
             its sizes (u64 each), offset (u64), bytes (u64), digest (16 bytes); constants come before parameters
-    arrays  in the order of the table, each at the next multiple of 64, zeros between them, nothing behind the last
+    arrays  in the order of the table, each at the next multiple of 64, zeros between them, nothing after the last
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BROKEN = "the file is damaged; save the graph again"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An array of the file: what it is, where it lies and what it hashes to."""
+    """An array of the file: its type, place and hash."""
 
     kind: str
     name: str
@@ -58,7 +58,7 @@ def aligned(offset: int) -> int:
 
 
 def length(entry: Entry) -> int:
-    """How many bytes an array takes."""
+    """Return how many bytes an array takes."""
     total = entry.type.dtype.itemsize
     for size in static_shape(entry.type):
         total *= size
@@ -92,7 +92,7 @@ def _encoded(name: str) -> bytes:
 
 
 def unpack(content: memoryview) -> tuple[str, list[Entry]]:
-    """The text and the table of a file whose arrays lie where they should."""
+    """Return the text and the table of a file whose arrays are where they should be."""
     if len(content) < _HEAD.size:
         raise LoadError(f"a file of {len(content)} bytes", hint="it is empty or cut off; save the graph again")
     magic, version, text_length, table_length, stated = _HEAD.unpack_from(content)
@@ -171,7 +171,7 @@ class _Table:
 
 
 def _check_layout(content: memoryview, entries: Sequence[Entry], start: int) -> None:
-    """Every array lies where the one before it ends; so none overlap, and nothing is left over."""
+    """Check that every array begins where the one before it ends; so none overlap, and no bytes remain."""
     end = start
     for entry in entries:
         if entry.offset != aligned(end):

@@ -14,12 +14,12 @@ _TOKEN = re.compile(r"\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|([-+*(),]))")
 _MARK = re.compile(r"[(),]")
 _DEEPEST = 32
 _PLAIN_DIGITS = 15
-"""A whole number of so few digits is a size, whatever else sizes are checked for."""
+"""An integer of at most this many digits is a size, whatever else sizes are checked for."""
 
 
 @lru_cache(maxsize=_MOST_SPELLED)
 def parse_size(text: str, longest: int = MOST_TOKENS) -> Size:
-    """The size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b).
+    """Parse the size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b).
 
     `longest` is how many tokens it may have: what a plan computes from the sizes of a graph is longer than those.
     """
@@ -29,11 +29,11 @@ def parse_size(text: str, longest: int = MOST_TOKENS) -> Size:
     if len(text) <= _PLAIN_DIGITS and text.isascii() and text.isdigit():
         return int(text)
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or len(tokens) >= longest:
+        token = _TOKEN.match(text, at)
+        if token is None or len(tokens) >= longest:
             raise _wrong(text)
-        tokens.append(found.group().strip())
-        at = found.end()
+        tokens.append(token.group().strip())
+        at = token.end()
     reader = _SizeReader(tokens, text, longest)
     size = reader.sum()
     reader.finish()
@@ -41,7 +41,7 @@ def parse_size(text: str, longest: int = MOST_TOKENS) -> Size:
 
 
 def split_sizes(text: str) -> list[str]:
-    """The parts of a list of sizes, at the commas that are in no parentheses."""
+    """Return the parts of a list of sizes, at the commas that are in no parentheses."""
     if "(" not in text:
         return text.split(",") if text.strip() else []
     parts: list[str] = []

@@ -12,7 +12,7 @@ from dovetail.ir.type import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor as it was found: who it is, what its type declares, what shape it has."""
+    """A tensor that a run binds: its name, the type that it declares, its actual shape."""
 
     name: str
     type: TensorType
@@ -21,20 +21,20 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    found: Found
+    tensor: Found
     axis: int
 
     @property
     def declared(self) -> Size:
-        return self.found.type.shape[self.axis]
+        return self.tensor.type.shape[self.axis]
 
     @property
     def size(self) -> int:
-        return self.found.shape[self.axis]
+        return self.tensor.shape[self.axis]
 
     def error(self, why: str) -> BindError:
         return BindError(
-            f"{self.found.name} has the shape {spell(self.found.shape)}, and its type is {self.found.type}: {why}",
+            f"{self.tensor.name} has the shape {spell(self.tensor.shape)}, and its type is {self.tensor.type}: {why}",
             hint=f"give axis {self.axis} a size that fits {self.declared}",
         )
 
@@ -44,14 +44,14 @@ def solve_symbols(tensors: Iterable[Found], known: Mapping[str, int] | None = No
     binding: dict[str, int] = dict(known or {})
     sources: dict[str, str] = {}
     open_: list[_Equation] = []
-    for found in tensors:
-        if len(found.shape) != found.type.rank:
+    for bound in tensors:
+        if len(bound.shape) != bound.type.rank:
             raise BindError(
-                f"{found.name} has {len(found.shape)} axes, {spell(found.shape)}, and its type is {found.type}",
-                hint=f"give it {found.type.rank} axes",
+                f"{bound.name} has {len(bound.shape)} axes, {spell(bound.shape)}, and its type is {bound.type}",
+                hint=f"give it {bound.type.rank} axes",
             )
-        for axis, declared in enumerate(found.type.shape):
-            equation = _Equation(found, axis)
+        for axis, declared in enumerate(bound.type.shape):
+            equation = _Equation(bound, axis)
             if isinstance(declared, int):
                 if declared != equation.size:
                     raise equation.error(f"axis {axis} is {equation.size}, not {declared}")
@@ -82,7 +82,7 @@ def _solve_rest(binding: dict[str, int], sources: dict[str, str], open_: list[_E
         if len(rest) == len(open_):
             missing = ", ".join(sorted(symbols(substitute(rest[0].declared, binding))))
             raise BindError(
-                f"the size {rest[0].declared} of {rest[0].found.name} does not tell what {missing} is",
+                f"the size {rest[0].declared} of {rest[0].tensor.name} does not tell what {missing} is",
                 hint=f"bind {missing}, by another input's shape or by name",
             )
         open_ = rest
@@ -92,7 +92,7 @@ def _bind(binding: dict[str, int], sources: dict[str, str], equation: _Equation,
     known = binding.setdefault(name, value)
     if known != value:
         raise equation.error(f"it makes {name} {value}, and {name} is {known} by {sources.get(name, 'what was given')}")
-    sources.setdefault(name, equation.found.name)
+    sources.setdefault(name, equation.tensor.name)
 
 
 def _because(size: Size, binding: Mapping[str, int]) -> str:
@@ -100,7 +100,7 @@ def _because(size: Size, binding: Mapping[str, int]) -> str:
 
 
 def bare_symbol(size: Size) -> str | None:
-    """The name of a size that is one symbol and nothing else."""
+    """Return the name of a size that is one symbol and nothing else."""
     if isinstance(size, Dim) and len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):

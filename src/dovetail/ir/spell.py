@@ -17,7 +17,7 @@ from dovetail.ir.literal import Array, Literal
 from dovetail.ir.type import TensorType
 
 SMALL = 32
-"""Constants of up to so many elements are written out."""
+"""Constants of up to this many elements are written out."""
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*+")
 _ESCAPE = re.compile(r'\\(?:u\{([0-9a-fA-F]{1,6})\}|([\\"nrt]))|\\')
@@ -26,7 +26,7 @@ _LONG = {short[1]: char for char, short in _SHORT.items()}
 
 
 def name(text: str) -> str:
-    """A name as it is, or in quotes where it would read as something else."""
+    """Spell a name as it is, or in quotes where it would read as something else."""
     return text if _BARE.fullmatch(text) else quote(text)
 
 
@@ -42,22 +42,22 @@ def _escape(char: str) -> str:
 
 
 def unquote(text: str) -> str:
-    """What `quote` was given."""
+    """Undo `quote`."""
     inner = text[1:-1]
     return _ESCAPE.sub(_unescape, inner) if "\\" in inner else inner
 
 
-def _unescape(found: re.Match[str]) -> str:
-    code, short = found.groups()
+def _unescape(escape: re.Match[str]) -> str:
+    code, short = escape.groups()
     if short is not None:
         return _LONG[short]
     if code is None or int(code, 16) > sys.maxunicode:
-        raise GraphError(f"{found.group()} is not an escape", hint='write \\n, \\r, \\t, \\", \\\\ or \\u{1f600}')
+        raise GraphError(f"{escape.group()} is not an escape", hint='write \\n, \\r, \\t, \\", \\\\ or \\u{1f600}')
     return chr(int(code, 16))
 
 
 def payload(literal: Literal) -> str:
-    """The elements of an array: written out where they are few and that keeps every bit, else as base64."""
+    """Spell the elements of an array: written out where they are few and that keeps every bit, else as base64."""
     array = literal.array
     if array.size <= SMALL:
         width, raw = array.itemsize, array.tobytes()
@@ -70,7 +70,7 @@ def payload(literal: Literal) -> str:
 
 @lru_cache(maxsize=4096)
 def _element(dtype: DType, raw: bytes) -> str | None:
-    """The shortest number that reads back to the same bits, or None (a NaN with a payload)."""
+    """Return the shortest number that reads back to the same bits, or None (a NaN with a payload)."""
     number = np.frombuffer(raw, dtype.numpy)[0]
     if dtype.kind == "complex":
         real, imaginary = _shortest(f32, float(number.real)), _shortest(f32, float(number.imag))
@@ -99,15 +99,15 @@ Number = bool | int | float | tuple[float, float]
 
 
 def from_numbers(numbers: Sequence[Number], type: TensorType) -> Array:
-    """The array of a static type with these elements, in rows."""
+    """Return the array of a static type with these elements, in rows."""
     dtype, shape = type.dtype, static_shape(type)
     if len(numbers) != type.count:
         raise GraphError(f"{len(numbers)} elements for {type}", hint=f"write {type.count} of them")
     listed = [_fitting(number, dtype) for number in numbers]
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.array(listed, dtype.numpy if dtype.kind != "float" else np.float64).astype(dtype.numpy)
-    for number, found in zip(listed, array, strict=True):
-        if dtype.is_inexact and np.isinf(found) and not np.isinf(number):
+    for number, element in zip(listed, array, strict=True):
+        if dtype.is_inexact and np.isinf(element) and not np.isinf(number):
             raise GraphError(f"{number} does not fit {dtype.name}", hint="write inf if that is meant")
     return array.reshape(shape)
 
@@ -140,7 +140,7 @@ _ELEMENTS = {
 
 
 def static_shape(type: TensorType) -> tuple[int, ...]:
-    """The shape of an array that is in the file; its sizes are numbers, and it can be counted in 63 bits."""
+    """Return the shape of an array that is in the file; its sizes are numbers, and it can be counted in 63 bits."""
     shape = tuple(s for s in type.shape if isinstance(s, int))
     total = type.dtype.itemsize
     for size in shape:
@@ -159,12 +159,12 @@ def from_base64(text: str, type: TensorType) -> Array:
 
 
 def little_endian(array: Array) -> bytes:
-    """The bytes of an array, the low byte of each number first."""
+    """Return the bytes of an array, the low byte of each number first."""
     return swapped(array).tobytes()
 
 
 def from_bytes(raw: bytes | memoryview, type: TensorType) -> Array:
-    """The array of a static type over these bytes; it is read-only and shares them where the machine allows."""
+    """Return the array of a static type over these bytes; it is read-only and shares them where the machine allows."""
     shape = static_shape(type)
     if len(raw) != type.bytes:
         raise GraphError(f"{len(raw)} bytes for {type}", hint=f"{type.bytes} are needed")
@@ -183,7 +183,7 @@ def from_bytes(raw: bytes | memoryview, type: TensorType) -> Array:
 
 
 def swapped(array: Array) -> Array:
-    """The bytes of an array between this machine's order and little-endian, flat."""
+    """Convert the bytes of an array between this machine's order and little-endian, flat."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if sys.byteorder == "little":
         return flat.view(np.uint8)

@@ -47,9 +47,9 @@ class Lexer:
         self.skip()
 
     def skip(self) -> None:
-        found = _SKIP.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+        blank = _SKIP.match(self.text, self.at)
+        if blank is not None:
+            self.at = blank.end()
 
     def fail(self, message: str, hint: str, at: int | None = None) -> NoReturn:
         """Stop here, or at an earlier place, with its line and column."""
@@ -58,7 +58,7 @@ class Lexer:
         raise ParseError(message, line=self.text.count("\n", 0, place) + 1, column=place - start + 1, hint=hint)
 
     def line(self, file: str) -> Origin | None:
-        """Where the next word stands in the file, or None where the file has no name. Asked from front to back."""
+        """Return where the next word is in the file, or None where the file has no name. Read in order."""
         if not file:
             return None
         self._lines += self.text.count("\n", self._counted, self.at)
@@ -69,21 +69,21 @@ class Lexer:
         self.fail(f"{what} was expected, and {self.here()} was found", hint or "see docs/text-form.md for the grammar")
 
     def here(self) -> str:
-        """The next few characters, for messages."""
+        """Return the next few characters, for messages."""
         rest = self.text[self.at : self.at + 24].split("\n")[0].strip()
         return repr(rest) if rest else "the end of the text" if self.at >= len(self.text) else "the end of the line"
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
-        return found
+        token = pattern.match(self.text, self.at)
+        if token is not None:
+            self.at = token.end()
+        return token
 
     def sees(self, mark: str) -> bool:
         return self.text.startswith(mark, self.at)
 
     def take(self, mark: str) -> bool:
-        """Whether a mark stands next; it is read if it does."""
+        """Read a mark if it is next, and return whether it is."""
         if self.text.startswith(mark, self.at):
             self.at += 1
             if self.text[self.at : self.at + 1] in _BLANKS:
@@ -96,29 +96,29 @@ class Lexer:
             self.expected(f"{mark!r}")
 
     def word(self) -> str | None:
-        found = self._match(_WORD)
-        return found.group(1) if found is not None else None
+        token = self._match(_WORD)
+        return token.group(1) if token is not None else None
 
     def local(self) -> str | None:
-        found = self._match(_LOCAL)
-        return found.group(1) if found is not None else None
+        token = self._match(_LOCAL)
+        return token.group(1) if token is not None else None
 
     def reference(self) -> str | None:
-        found = self._match(_REFERENCE)
-        return found.group(1) if found is not None else None
+        token = self._match(_REFERENCE)
+        return token.group(1) if token is not None else None
 
     def string(self) -> str:
         start = self.at
-        found = self._match(_STRING)
-        if found is None:
+        token = self._match(_STRING)
+        if token is None:
             self.expected("text in quotes", "close the quotes on the same line; write a new line as \\n")
         try:
-            return unquote(found.group(1))
+            return unquote(token.group(1))
         except GraphError as error:
             self.fail(error.message, error.hint, start)
 
     def name(self) -> str:
-        """A bare name or one in quotes."""
+        """Read a bare name or one in quotes."""
         if self.sees('"'):
             return self.string()
         word = self.word()
@@ -128,13 +128,13 @@ class Lexer:
 
     def number(self) -> int | float | None:
         start = self.at
-        found = self._match(_NUMBER)
-        if found is None:
+        token = self._match(_NUMBER)
+        if token is None:
             return None
-        text = found.group(1)
+        text = token.group(1)
         if len(text) > _LONGEST_NUMBER:
             self.fail(f"a number of {len(text)} characters", "write fewer digits", start)
-        if "i" in text or found.group(2) or found.group(3):
+        if "i" in text or token.group(2) or token.group(3):
             return float(text)
         whole = int(text)
         if abs(whole) > attribute.LARGEST_INT:
@@ -147,11 +147,11 @@ class Lexer:
         self.need("(")
         depth, end = 1, self.at
         while depth:
-            found = _BRACKET.search(self.text, end, start + self.tokens_of_a_size * _CHARACTERS_OF_A_TOKEN)
-            if found is None:
+            bracket = _BRACKET.search(self.text, end, start + self.tokens_of_a_size * _CHARACTERS_OF_A_TOKEN)
+            if bracket is None:
                 self.fail("sizes in parentheses that do not close", "close the parentheses", start)
-            depth += 1 if found.group() == "(" else -1
-            end = found.end()
+            depth += 1 if bracket.group() == "(" else -1
+            end = bracket.end()
         inner = self.text[self.at : end - 1]
         self.at = end
         self.skip()
@@ -167,18 +167,18 @@ class Lexer:
         return size
 
     def tensor(self) -> TensorType:
-        """A type such as f32[b, 384]; each spelling is understood once."""
+        """Read a type such as f32[b, 384]; each spelling is parsed once."""
         start = self.at
-        found = self._match(_TENSOR)
-        if found is None:
+        token = self._match(_TENSOR)
+        if token is None:
             self.expected("a type", "write a dtype and sizes: f32[b, 384]")
-        spelled = found.group(1)
+        spelled = token.group(1)
         type = self._types.get(spelled)
         if type is None:
-            dtype = BY_NAME.get(found.group(2))
+            dtype = BY_NAME.get(token.group(2))
             if dtype is None:
-                self.fail(f"{found.group(2)[:40]!r} is not a dtype", f"use one of {', '.join(BY_NAME)}", start)
-            listed = split_sizes(found.group(3))
+                self.fail(f"{token.group(2)[:40]!r} is not a dtype", f"use one of {', '.join(BY_NAME)}", start)
+            listed = split_sizes(token.group(3))
             if len(listed) > attribute.HIGHEST_RANK:
                 self.fail(f"a tensor of rank {len(listed)}", f"ranks go up to {attribute.HIGHEST_RANK}", start)
             type = TensorType(dtype, tuple([self.size(s, start) for s in listed]))
@@ -190,7 +190,7 @@ class Lexer:
         return type
 
     def literal(self) -> Literal:
-        """The type of an array, then its elements: written out, in base64, or in the file beside the text."""
+        """Read the type of an array, then its elements: written out, in base64, or in the file next to the text."""
         type = self.tensor()
         start = self.at
         word = self.word() if not self.sees("[") else None
@@ -244,7 +244,7 @@ class Lexer:
         return WORDS[word]
 
     def type(self) -> Type:
-        """A tensor, or the results of an op that has several."""
+        """Read a tensor, or the results of an op that has several."""
         if not self.take("("):
             return self.tensor()
         items: list[TensorType] = []

@@ -28,7 +28,7 @@ _WORDS: dict[str, Any] = {**WORDS, **BY_NAME, "none": None}
 
 
 def parse_graph(text: str, ops: Iterable[Op], *, blobs: Sequence[Literal] = (), file: str = "") -> Graph:
-    """The graph that a text says, in the vocabulary of `ops`.
+    """Parse a graph in the vocabulary of `ops`.
 
     `blobs` are the arrays that the text refers to by number. With `file`, values that state no origin get the
     file's name and their line as one.
@@ -62,7 +62,7 @@ class _Parser(Lexer):
         super().__init__(text, blobs)
         self.ops = ops
         self.file = file
-        self.found: dict[Value, tuple[Origin, ...]] = {}
+        self.origins_of: dict[Value, tuple[Origin, ...]] = {}
         self.spelled: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
         """Attributes that were read, by their op, by how deep it stands, and by their text."""
 
@@ -98,7 +98,7 @@ class _Parser(Lexer):
             self.expected("the end of the text", "a text holds one graph")
         declared = tuple([v for v in scope.named.values() if v.op is leaf.PARAM])
         alive = (*inputs, *declared, *walk_into(outputs.values()))
-        origins = {v: self.found[v] for v in alive if v in self.found}
+        origins = {v: self.origins_of[v] for v in alive if v in self.origins_of}
         try:
             check_donated(donated, inputs, outputs)
         except GraphError as error:
@@ -129,7 +129,7 @@ class _Parser(Lexer):
         return inputs
 
     def declare(self, scope: _Scope, op: Op, frozen: dict[str, str] | None = None) -> Value:
-        """A name and its type: an input or a parameter, which may be frozen for some reason."""
+        """Read a name and its type: an input or a parameter, which may be frozen for some reason."""
         start, line = self.at, self.line(self.file)
         name = self.name()
         self.need(":")
@@ -182,7 +182,7 @@ class _Parser(Lexer):
         return outputs, donated, forward
 
     def values(self, scope: _Scope) -> None:
-        """The lines that compute something."""
+        """Read the lines that compute something."""
         while True:
             start, line = self.at, self.line(self.file)
             local = self.local()
@@ -241,22 +241,22 @@ class _Parser(Lexer):
             self.fail(f"{op.name} cannot be built: {error}", "check its number of operands and its attributes", start)
 
     def check_type(self, value: Value, start: int) -> None:
-        """The type is the one that is stated, or else one that could be."""
-        found = value.known_type
+        """Check that the type is the one that is stated, or else one that could be."""
+        inferred = value.known_type
         stated = self.take(":")
         at = self.at
-        if found is None or (stated and self.sees("?")):
+        if inferred is None or (stated and self.sees("?")):
             self.fail("a value without a type", "patterns are printed for people and cannot be read back", at)
         if not stated:
             try:
-                attribute.check_type(found)
+                attribute.check_type(inferred)
             except GraphError as error:
                 self.fail(error.message, error.hint, start)
-        elif (type := self.type()) != found:
-            self.fail(f"the type is stated as {type}, and {value.op.name} gives {found}", "correct or omit it", at)
+        elif (type := self.type()) != inferred:
+            self.fail(f"the type is stated as {type}, and {value.op.name} gives {inferred}", "correct or omit it", at)
 
     def origins(self, value: Value, line: Origin | None) -> None:
-        """What is stated behind a value, or else its line."""
+        """Read the origins after a value, or else take its line."""
         stated: list[Origin] = []
         while self.take("@"):
             at = self.at
@@ -267,7 +267,7 @@ class _Parser(Lexer):
         if not stated and line is not None:
             stated.append(line)
         if stated:
-            self.found[value] = merge(self.found.get(value, ()), stated)
+            self.origins_of[value] = merge(self.origins_of.get(value, ()), stated)
 
     def known_attributes(self, op: str, scope: _Scope) -> dict[str, Any]:
         """Attributes in braces. They read nothing outside: where layers repeat, each spelling is understood once."""

@@ -20,12 +20,12 @@ _WIDTH = 120
 
 
 def print_graph(graph: Graph, *, constant: Callable[[Literal], str] = payload) -> str:
-    """The graph as text; `constant` says how the elements of an array are written."""
+    """Print the graph as text; `constant` says how the elements of an array are written."""
     return _Printer(graph, constant).graph()
 
 
 def local_names(graph: Graph, values: Iterable[Value]) -> dict[Value, str]:
-    """What the text calls each value of the graph's own level: inputs and parameters by name, the rest by number."""
+    """Return the name in the text of each value of the top level: inputs and parameters by name, others by number."""
     names: dict[Value, str] = {}
     taken: set[str] = set()
     for value in (*graph.inputs, *(v for v in values if v.op is leaf.PARAM), *graph.declared):
@@ -51,7 +51,7 @@ class _Printer:
         self.constant = constant
         self.lines: list[str] = []
         self.types: dict[Type | None, str] = {None: "?"}
-        self.told: set[Value] = set()
+        self.printed: set[Value] = set()
 
     def graph(self) -> str:
         of = self.of
@@ -125,13 +125,13 @@ class _Printer:
         return f"const {self.type(TensorType(literal.dtype, literal.array.shape))} {self.constant(literal)}"
 
     def subgraph(self, body: Subgraph, indent: str) -> str:
-        """The arguments, results and values of a sub-graph, which has numbers of its own."""
+        """Print the arguments, results and values of a sub-graph, which has numbers of its own."""
         outer, self.lines = self.lines, []
         values = walk(body.results)
-        given = {f"${v.attrs.get('index')}": v for v in values if _is_argument(v, body)}
-        names = {v: local for local, v in given.items()}
+        arguments = {f"${v.attrs.get('index')}": v for v in values if _is_argument(v, body)}
+        names = {v: local for local, v in arguments.items()}
         declared = {f"${i}": type for i, type in enumerate(body.arguments)}
-        listed = ", ".join(f"{k}: {self.type(t)}{self.origins(given.get(k))}" for k, t in declared.items())
+        listed = ", ".join(f"{k}: {self.type(t)}{self.origins(arguments.get(k))}" for k, t in declared.items())
         inner = indent + "  "
         self.body(values, _numbered(names, values), inner)
         results = ", ".join(names[v] for v in body.results)
@@ -146,16 +146,16 @@ class _Printer:
         return text
 
     def origins(self, value: Value | None) -> str:
-        """Where a value comes from, told where it is first met."""
-        found = self.of.origins.get(value) if value is not None else None
-        if value is None or not found or value in self.told:
+        """Print where a value comes from, on its first line."""
+        known = self.of.origins.get(value) if value is not None else None
+        if value is None or not known or value in self.printed:
             return ""
-        self.told.add(value)
-        return "  " + " ".join(map(_origin, found))
+        self.printed.add(value)
+        return "  " + " ".join(map(_origin, known))
 
 
 def _is_argument(value: Value, body: Subgraph) -> bool:
-    """Whether a leaf is what the sub-graph declares at its index."""
+    """Return whether a leaf is what the sub-graph declares at its index."""
     index = value.attrs.get("index") if value.op is leaf.ARGUMENT else None
     return isinstance(index, int) and body.arguments[index : index + 1] == (value.known_type,)
 

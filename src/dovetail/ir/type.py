@@ -76,7 +76,7 @@ class DType:
 
 
 def whole_range(dtype: DType) -> tuple[int, int]:
-    """The least and the largest number of an integer type."""
+    """Return the least and the largest number of an integer type."""
     if dtype.kind == "bool":
         return 0, 1
     return (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
@@ -100,7 +100,7 @@ class TensorType:
 
     @staticmethod
     def of(dtype: DType, *shape: SizeLike) -> TensorType:
-        """A type from sizes as people write them: ints, names and small expressions."""
+        """Return a type from sizes as people write them: ints, names and small expressions."""
         return TensorType(dtype, tuple(map(_size, shape)))
 
     @property
@@ -124,8 +124,8 @@ class TensorType:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
-def _size(given: SizeLike) -> Size:
-    size = parse_size(given) if isinstance(given, str) else given
+def _size(spelled: SizeLike) -> Size:
+    size = parse_size(spelled) if isinstance(spelled, str) else spelled
     if isinstance(size, Dim):
         return size
     try:
@@ -151,7 +151,7 @@ Type: TypeAlias = TensorType | TupleType
 
 
 def tensors(type: Type) -> tuple[TensorType, ...]:
-    """The tensors that a type consists of."""
+    """Return the tensors that a type consists of."""
     return (type,) if isinstance(type, TensorType) else type.items
 
 
@@ -163,7 +163,7 @@ def type_symbols(type: Type) -> Iterator[str]:
 
 
 def with_sizes(type: Type, size: Callable[[Size], Size]) -> Type:
-    """The type with each size replaced by what a function makes of it."""
+    """Return the type with each size replaced by a function's result."""
     if isinstance(type, TensorType):
         return type if type.is_static else TensorType(type.dtype, tuple(map(size, type.shape)))
     return TupleType(tuple(TensorType(t.dtype, tuple(map(size, t.shape))) for t in type.items))

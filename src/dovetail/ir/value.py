@@ -46,21 +46,21 @@ class Op:
     """Whether only one of its sub-graphs is run: what each takes for granted holds where it is run, and only there."""
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
-        """The type of the result; what it takes for granted goes into `facts`."""
+        """Infer the type of the result; what it takes for granted goes into `facts`."""
         raise NotImplementedError
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The attributes in their one normal form; doing it twice changes nothing."""
+        """Return the attributes in their one normal form; doing it twice changes nothing."""
         return attrs
 
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value | None:
-        """The same value spelled out in lower ops; None for an op that is spelled no lower."""
+        """Spell out the same value in lower ops; None for an op that is spelled no lower."""
         return None
 
     def pulled(
-        self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
+        self, value: Value, g: Value | tuple[Value | None, ...], indices: tuple[int, ...]
     ) -> tuple[Value | None, ...] | None:
-        """The gradients of the operands of one of its values, as ops of their own; None: by the expansion."""
+        """Return the gradients of the operands of one of its values, as ops of their own; None: by the expansion."""
         return None
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Op:
 
 
 class Listener(Protocol):
-    """Is told of values while a graph is built."""
+    """Notes values while a graph is built."""
 
     def note(self, value: Value) -> None: ...
 
@@ -149,7 +149,7 @@ class Value:
         return len(self.shape)
 
     def with_operands(self, operands: tuple[Value, ...]) -> Value:
-        """The same op and attributes on other operands."""
+        """Return the same op and attributes on other operands."""
         return self if operands == self.operands else make(self.op, operands, self.attrs, like=self)
 
     def __add__(self, other: Value | float) -> Value:
@@ -209,15 +209,15 @@ class Value:
         return self.operators.transpose(self)
 
     def reshape(self, *shape: Any) -> Value:
-        """The same elements in another shape; one size may be -1."""
+        """Return the same elements in another shape; one size may be -1."""
         return self.operators.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def __getitem__(self, index: Any) -> Value:
-        """One result of an op that has several; of a tensor its elements, by integers, slices, `...` and None."""
+        """Return one result of an op that has several; of a tensor elements, by integers, slices, `...` and None."""
         return self.operators.item(self, index)
 
     def __iter__(self) -> Iterator[Value]:
-        """The results of an op that has several, one by one."""
+        """Return the results of an op that has several, one by one."""
         type = self.type
         if not isinstance(type, TupleType):
             raise TypeRuleError(f"{self.op.name} has one result, and several are wanted", hint="use part or slice")
@@ -248,39 +248,39 @@ listening: ContextVar[Listener | None] = ContextVar("dovetail_recorder", default
 
 
 def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Value | None = None) -> Value:
-    """The one value with this op, these operands and these (already normal) attributes.
+    """Return the one value with this op, these operands and these (already normal) attributes.
 
-    `like` is a value of the same op and attributes; on operands of the same types it has the type that is wanted.
+    `like` is a value of the same op and attributes; on operands of the same types it has the type of the result.
     """
     chosen = attrs_key(attrs) if like is None else like.attrs_key
     key = (op, operands, chosen) if attrs else (op, operands)
     known = _interned.get(key)
-    found = None if known is None else known()
-    if found is None:
+    existing = None if known is None else known()
+    if existing is None:
         if like is not None and _same_types(like.operands, operands):
             fresh = Value(op, operands, like.attrs, like.known_type, like.constraints, chosen)
         else:
             type, constraints = _infer(op, operands, attrs)
             kept = MappingProxyType(dict(attrs)) if attrs else _EMPTY
             fresh = Value(op, operands, kept, type, constraints, chosen)
-        found = _intern(key, fresh)
+        existing = _intern(key, fresh)
     listener = listening.get()
     if listener is not None:
-        listener.note(found)
-    return found
+        listener.note(existing)
+    return existing
 
 
 def _intern(key: Hashable, fresh: Value) -> Value:
-    """The value of a key: the fresh one, unless another thread was faster."""
-    made = _Interned(fresh, _forget)
-    made.key = key
+    """Return the value of a key: the fresh one, unless another thread was faster."""
+    reference = _Interned(fresh, _forget)
+    reference.key = key
     with _lock:
-        known = _interned.setdefault(key, made)
-        found = known()
-        if found is None:  # it has died, and its callback has not run yet
-            _interned[key] = made
+        known = _interned.setdefault(key, reference)
+        existing = known()
+        if existing is None:  # it has died, and its callback has not run yet
+            _interned[key] = reference
             return fresh
-    return found
+    return existing
 
 
 def _forget(dead: weakref.ref[Value], known: dict[Hashable, _Interned] = _interned, lock: Any = _lock) -> None:
@@ -292,7 +292,7 @@ def _forget(dead: weakref.ref[Value], known: dict[Hashable, _Interned] = _intern
 
 
 def _same_types(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
-    """Whether operands have the same types, one by one; a pattern's have none."""
+    """Return whether operands have the same types, one by one; a pattern's have none."""
     if len(some) != len(others):
         return False
     for one, other in zip(some, others, strict=True):
@@ -303,7 +303,7 @@ def _same_types(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
 
 
 def is_interned(value: Value) -> bool:
-    """Whether this is the one value with its op, operands and attributes."""
+    """Return whether this is the one value with its op, operands and attributes."""
     attrs = value.attrs
     key = (value.op, value.operands, attrs_key(attrs)) if attrs else (value.op, value.operands)
     known = _interned.get(key)
@@ -311,7 +311,7 @@ def is_interned(value: Value) -> bool:
 
 
 def attrs_key(attrs: Attrs) -> Hashable:
-    """Attributes as a key, in their order, told apart where == would not."""
+    """Attributes as a key, in their order, distinct where == would not be."""
     if not attrs:
         return ()
     return tuple([(name, value if value.__class__ in _PLAIN else _exact(value)) for name, value in attrs.items()])

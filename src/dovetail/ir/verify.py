@@ -54,7 +54,7 @@ class _Verifier:
         self.interface()
         for value in self.order:
             self.value(value, None, 0)
-        self.beside()
+        self.metadata()
 
     def walk(self, outputs: tuple[Value, ...]) -> list[Value]:
         """Operands before users, as `walk` has it, on values that may be broken."""
@@ -83,13 +83,13 @@ class _Verifier:
             self.fail(f"a value whose op is {value.op!r}", "build values with make", value)
         if not _is(value.operands, tuple):
             self.fail(f"the operands are a {type(value.operands).__name__}", "operands are a tuple of values", value)
-        found: list[Value] = []
+        operands: list[Value] = []
         for index, operand in enumerate(value.operands):
             if operand.__class__ is not Value:
                 self.fail(f"operand {index} is {operand!r}", "operands are values; leave an optional one out", value)
             if operand not in done:
-                found.append(operand)
-        return found
+                operands.append(operand)
+        return operands
 
     def interface(self) -> None:
         """Inputs and parameters: each name once, with one type."""
@@ -196,34 +196,34 @@ class _Verifier:
                 )
 
     def rule(self, value: Value, stored: Type | None) -> None:
-        """The attributes are in normal form, and the type is what the op's rule gives for the operands."""
+        """Check that the attributes are in normal form, and that the type is what the op's rule infers."""
         types = tuple([operand.type for operand in value.operands])
-        given = attrs_key(value.attrs)
+        key = attrs_key(value.attrs)
         # Sub-graphs are checked later: until then they may be anything.
         plain = not value.constraints and (not value.attrs or (bool(types) and not subgraphs(value)))
         known = [self.types.get(id(type)) for type in (stored, *types)]
         plain = plain and None not in known
-        checked = (value.op, given, tuple(known))
+        checked = (value.op, key, tuple(known))
         if plain and checked in self.rules:
             return
         facts = Facts(value.op.name)
         try:
             normal = value.op.normal(value.operands, value.attrs)
-            found = value.op.infer(facts, types, value.attrs)
+            inferred = value.op.infer(facts, types, value.attrs)
         except DovetailError as error:
             self.fail(f"{value.op.name} does not take this: {error.message}", error.hint, value)
         except Exception as error:  # a rule meets attributes that no builder gave it
             self.fail(f"{value.op.name} does not take this: {error}", "check its operands and attributes", value)
-        if (normal or value.attrs) and attrs_key(normal) != given:
+        if (normal or value.attrs) and attrs_key(normal) != key:
             self.fail(
                 f"attributes that are not in normal form: {dict(value.attrs)}", f"normal is {dict(normal)}", value
             )
-        if found != stored:
-            self.fail(f"the type is stored as {stored}, and the rule gives {found}", "build values with make", value)
+        if inferred != stored:
+            self.fail(f"the type is stored as {stored}, and the rule gives {inferred}", "build values with make", value)
         if tuple(facts.recorded) != value.constraints:
-            kept, given = _spell(value.constraints), _spell(facts.recorded)
+            kept, key = _spell(value.constraints), _spell(facts.recorded)
             self.fail(
-                f"the constraints are stored as {kept}, and the rule gives {given}", "build values with make", value
+                f"the constraints are stored as {kept}, and the rule gives {key}", "build values with make", value
             )
         if plain:
             self.rules.add(checked)
@@ -245,8 +245,8 @@ class _Verifier:
             self.value(value, body, depth)
         self.bodies.add(body)
 
-    def beside(self) -> None:
-        """What is carried beside the values: origins, assumptions, arrays."""
+    def metadata(self) -> None:
+        """Check the metadata of the values: origins, assumptions, arrays."""
         for value, origins in self.graph.origins.items():
             if not _is(value, Value) or not all(_is(o, Origin) for o in origins):
                 self.fail(f"the origins of {value!r} are {origins!r}", "origins map a value to a tuple of Origin")
@@ -265,7 +265,7 @@ class _Verifier:
                 self.array(array, params[name])
 
     def array(self, array: Array, param: Value) -> None:
-        """An array fits the parameter that it is for."""
+        """Check that an array fits its parameter."""
         type = param.tensor
         if not _is(array, np.ndarray):
             self.fail(f"the array of {param.attrs['name']!r} is a {array.__class__.__name__}", "pass an array", param)
@@ -274,16 +274,16 @@ class _Verifier:
             for declared, size in zip(type.shape, array.shape, strict=True)
         )
         if of_numpy(array.dtype) is not type.dtype or not fits:
-            found = f"{array.dtype}{list(array.shape)}"
+            actual = f"{array.dtype}{list(array.shape)}"
             self.fail(
-                f"the array of {param.attrs['name']!r} is {found}, and its type is {type}", "pass one that fits", param
+                f"the array of {param.attrs['name']!r} is {actual}, and its type is {type}", "pass one that fits", param
             )
 
     def fail(self, message: str, hint: str, value: Value | None = None) -> NoReturn:
         raise VerifyError(message, hint=hint, where="" if value is None else self.where(value))
 
     def where(self, value: Value) -> str:
-        """The node as the text form calls it, its operands, and its origin."""
+        """Describe the node as the text form calls it, with its operands and its origin."""
         names = local_names(self.graph, self.order)
         called = [names.get(v, "?") for v in value.operands]
         operands = ", ".join(f"{n}: {_known(v)}" for n, v in zip(called, value.operands, strict=True))
@@ -292,9 +292,9 @@ class _Verifier:
         return f"{local} = {value.op}({operands})" + (f", from {origin}" if origin else "")
 
 
-def _is(found: Any, kind: type) -> bool:
+def _is(attribute: Any, kind: type) -> bool:
     """Nothing that an annotation promises is taken for granted here."""
-    return isinstance(found, kind)
+    return isinstance(attribute, kind)
 
 
 def _known(value: Any) -> Any:

@@ -8,7 +8,7 @@ from dovetail.ir.value import Value
 
 
 def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Value]:
-    """Every value that the outputs need, once, operands before users; nothing behind the values of `until`."""
+    """Return every value that the outputs need, once, operands before users; nothing below the values of `until`."""
     order: list[Value] = []
     seen: set[Value] = set()
     opened: list[Value] = []

@@ -14,7 +14,7 @@ UNITS = (squeeze, unsqueeze)
 
 
 def attributes_as(pattern: Value, value: Value) -> Mapping[str, Any] | None:
-    """What the pattern compares its own attributes with; None where the value is of another op."""
+    """Return the attributes that a pattern compares with its own; None where the value is of another op."""
     if pattern.op is split and value.op in (split, unsqueeze):
         return _split_like(pattern, value)
     if pattern.op is value.op:
@@ -25,7 +25,7 @@ def attributes_as(pattern: Value, value: Value) -> Mapping[str, Any] | None:
 
 
 def _split_like(pattern: Value, value: Value) -> Mapping[str, Any] | None:
-    """A split by parts is one by size too, and a new axis of size 1 a split into one part or by size 1."""
+    """Return a split by parts as one by size, and a new axis of size 1 as a split into one part or by size 1."""
     axis: int = value.attrs["axis"] if value.op is split else pattern.attrs["axis"]
     if value.op is unsqueeze and not is_split(value, axis):
         return None
@@ -34,7 +34,7 @@ def _split_like(pattern: Value, value: Value) -> Mapping[str, Any] | None:
 
 
 def is_split(value: Value, axis: int) -> bool:
-    """Whether an unsqueeze is what a split of this axis gives: both keep the order of elements."""
+    """Return whether an unsqueeze is what a split of this axis gives: both keep the order of elements."""
     (x,) = value.operands
     if value.rank != x.rank + 1 or x.rank < -axis:
         return False
@@ -43,7 +43,7 @@ def is_split(value: Value, axis: int) -> bool:
 
 
 def _units_like(pattern: Value, value: Value) -> Mapping[str, Any]:
-    """A squeeze or unsqueeze of other axes of size 1 that gives the same shape is the pattern's own."""
+    """Return a squeeze or unsqueeze of other axes of size 1 that gives the same shape is the pattern's own."""
     axes: tuple[int, ...] = pattern.attrs["axes"]
     (x,) = value.operands
     wide, narrow = (x, value) if value.op is squeeze else (value, x)
@@ -54,7 +54,7 @@ def _units_like(pattern: Value, value: Value) -> Mapping[str, Any]:
 
 
 def slice_bounds(value: Value) -> Mapping[str, Any]:
-    """The attributes of a slice, or of the slice that a part is."""
+    """Return the attributes of a slice, or of the slice that a part is."""
     if value.op is slice_:
         return value.attrs
     axis: int = value.attrs["axis"]

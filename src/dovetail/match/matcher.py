@@ -30,7 +30,7 @@ def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mis
 
 
 def matches(pattern: Value, value: Value, *, equal: Equal | None = None) -> Iterator[Bound]:
-    """Every way to match, one for each operand order that fits: guards may like another one than the first.
+    """Yield every way to match, one for each operand order that fits: guards may refuse the first.
 
     With `equal`, every operand below the root may be any of the values that it equals.
     """
@@ -41,7 +41,6 @@ class _Attempt:
     """Backtracking over the operand orders of commutative ops, with an explicit agenda."""
 
     __slots__ = (
-        "asked",
         "best",
         "choices",
         "equal",
@@ -50,20 +49,21 @@ class _Attempt:
         "forgiven",
         "names",
         "only",
+        "queries",
         "seen",
         "trail",
     )
 
     def __init__(self, forgive: bool, equal: Equal | None = None) -> None:
         self.explains = True
-        """Whether somebody will read where it failed."""
+        """Whether a report will say where it failed."""
         self.forgive = forgive
         self.equal = equal
         self.only: Value | None = None
         self.forgiven: Mismatch | None = None
         self.names: dict[str, Any] = {}
         self.seen: dict[Value, Value] = {}
-        self.asked: list[tuple[SizeOf | DTypeOf, Any, Value]] = []
+        self.queries: list[tuple[SizeOf | DTypeOf, Any, Value]] = []
         self.trail: list[tuple[dict[Any, Any], Any]] = []
         self.choices: list[tuple[_Goals, int, int, Mismatch | None, Value | None]] = []
         self.best: Mismatch | None = None
@@ -92,12 +92,12 @@ class _Attempt:
             goals = self._back()
 
     def _back(self) -> _Goals:
-        """The goals of the last choice, with everything that was caught since then let go."""
-        goals, undo, asked, self.forgiven, self.only = self.choices.pop()
+        """Return the goals of the last choice, and release everything that was caught since then."""
+        goals, undo, count, self.forgiven, self.only = self.choices.pop()
         while len(self.trail) > undo:
             table, key = self.trail.pop()
             del table[key]
-        del self.asked[asked:]
+        del self.queries[count:]
         return goals
 
     def _solve(self, goals: _Goals) -> Mismatch | None:
@@ -142,11 +142,11 @@ class _Attempt:
         return self._answer()
 
     def _is_another(self, name: str, value: Value) -> bool:
-        """Whether a name stands for another value already."""
+        """Return whether a name stands for another value already."""
         return self.names[name] is not value
 
     def _one_of(self, pattern: Value, value: Value, goals: _Goals) -> Value:
-        """The value that is due among those that an operand may be; the others are choices for later."""
+        """Return the next value to try among those that an operand may be; the others are choices for later."""
         if self.only is not None:
             due, self.only = self.only, None
             return due
@@ -156,11 +156,11 @@ class _Attempt:
             return values[0]
         fitting = [v for v in values if _may(pattern, v)]
         for other in fitting[:0:-1]:
-            self.choices.append(((pattern, value, goals), len(self.trail), len(self.asked), self.forgiven, other))
+            self.choices.append(((pattern, value, goals), len(self.trail), len(self.queries), self.forgiven, other))
         return fitting[0] if fitting else value
 
     def _may(self, pattern: Value, value: Value) -> bool:
-        """Whether the first look allows a match with a value, or with one that it equals."""
+        """Return whether the first look allows a match with a value, or with one that it equals."""
         if pattern.op is leaf.HOLE:
             return True
         if self.equal is None:
@@ -172,7 +172,7 @@ class _Attempt:
         return False
 
     def _otherwise(self, pattern: Value, value: Value) -> tuple[tuple[Value, Value], ...]:
-        """What is left to match where another op spells the same, the last first; nothing where none does."""
+        """Return the remaining goals where another op spells the same, the last first; none where none does."""
         rest = undone(pattern, value)
         if rest is not None:
             return ((pattern.operands[0], rest),)
@@ -189,8 +189,10 @@ class _Attempt:
         return ()
 
     def _passes_for(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
-        """One op may be another of its kind: elementwise for elementwise, with operands of the same number; or have
-        another option."""
+        """Return whether one op may be another of its kind, or have another option.
+
+        Of its kind is elementwise for elementwise, with as many operands.
+        """
         if not self.forgive or len(pattern.operands) != len(value.operands):
             return False
         if pattern.op is value.op:
@@ -202,7 +204,7 @@ class _Attempt:
         return elementwise and self.forgiven is None and self._forgive(failed)
 
     def _forgiven(self, failed: Mismatch) -> bool:
-        """One number, option or operand may be another."""
+        """Return whether one number, option or operand may be another."""
         if not self.forgive or self.forgiven is not None or failed.kind not in ("number", "operand"):
             return False
         return self._forgive(failed)
@@ -212,13 +214,13 @@ class _Attempt:
         return True
 
     def _node(self, pattern: Value, value: Value) -> Mismatch | None:
-        found = attributes_as(pattern, value)
-        if found is None:
+        attributes = attributes_as(pattern, value)
+        if attributes is None:
             return self._miss(value, pattern.op.name, value.op.name)
         if len(pattern.operands) != len(value.operands):
             return self._miss(value, f"{len(pattern.operands)} operands", str(len(value.operands)))
-        for key, wanted in pattern.attrs.items():
-            failed = self._attribute(key, wanted, found[key], value)
+        for key, expected in pattern.attrs.items():
+            failed = self._attribute(key, expected, attributes[key], value)
             if failed is not None:
                 return failed
         self._see(pattern, value)
@@ -228,111 +230,111 @@ class _Attempt:
         self.seen[pattern] = value
         self.trail.append((self.seen, pattern))
 
-    def _attribute(self, key: str, wanted: Any, found: Any, value: Value) -> Mismatch | None:
-        if wanted.__class__ is Hole:
-            if found is None and not wanted.or_none:
+    def _attribute(self, key: str, expected: Any, actual: Any, value: Value) -> Mismatch | None:
+        if expected.__class__ is Hole:
+            if actual is None and not expected.or_none:
                 return self._miss(value, f"{value.op.name} with {key}", "none", "number")
-            return self._catch(wanted.name, found, value)
-        if wanted.__class__ is SizeOf or wanted.__class__ is DTypeOf:
-            self.asked.append((wanted, found, value))
+            return self._catch(expected.name, actual, value)
+        if expected.__class__ is SizeOf or expected.__class__ is DTypeOf:
+            self.queries.append((expected, actual, value))
             return None
-        if _are_one(wanted, found):
+        if _are_one(expected, actual):
             return None
-        if wanted.__class__ is tuple and found.__class__ is tuple and len(wanted) == len(found):
-            pairs = zip(wanted, found, strict=True)
+        if expected.__class__ is tuple and actual.__class__ is tuple and len(expected) == len(actual):
+            pairs = zip(expected, actual, strict=True)
             return next((miss for w, f in pairs if (miss := self._attribute(key, w, f, value)) is not None), None)
-        return self._miss(value, f"{value.op.name} with {key}={wanted}", f"{key}={found}", "number")
+        return self._miss(value, f"{value.op.name} with {key}={expected}", f"{key}={actual}", "number")
 
     def _operands(self, pattern: Value, value: Value, goals: _Goals) -> _Goals:
-        wanted, found = pattern.operands, value.operands
-        if len(found) == 2:
-            (a, b), (x, y) = wanted, found
+        patterns, operands = pattern.operands, value.operands
+        if len(operands) == 2:
+            (a, b), (x, y) = patterns, operands
             if value.op.commutative and x is not y and self._may(a, y) and self._may(b, x):
                 crossed: _Goals = (a, y, (b, x, goals))
                 if not (self._may(a, x) and self._may(b, y)):
                     return crossed
-                self.choices.append((crossed, len(self.trail), len(self.asked), self.forgiven, None))
+                self.choices.append((crossed, len(self.trail), len(self.queries), self.forgiven, None))
             return (a, x, (b, y, goals))
-        for index in range(len(wanted) - 1, -1, -1):
-            goals = (wanted[index], found[index], goals)
+        for index in range(len(patterns) - 1, -1, -1):
+            goals = (patterns[index], operands[index], goals)
         return goals
 
-    def _number(self, wanted: Any, value: Value) -> Mismatch | None:
+    def _number(self, expected: Any, value: Value) -> Mismatch | None:
         number = leaf.scalar_of(value)
         if number is None:
             return self._miss(value, "a constant number", value.op.name)
-        if isinstance(wanted, Hole):
+        if isinstance(expected, Hole):
             if isinstance(number, complex):
                 return self._miss(value, "a real number", "a complex one")
-            if wanted.written != "as_is":
+            if expected.written != "as_is":
                 rounded = partial(rounded_to, value.attrs["value"].array.dtype)
-                number = wanted.recover(float(number), rounded)
+                number = expected.recover(float(number), rounded)
                 if not math.isfinite(rounded(number)) or not rounded(number):
-                    return self._miss(value, f"a number whose {wanted.name} is in range", str(number))
-            return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
-        if is_number(value.attrs["value"].array, wanted):
+                    return self._miss(value, f"a number whose {expected.name} is in range", str(number))
+            return self._catch(expected.name, float(number) if isinstance(number, bool) else number, value)
+        if is_number(value.attrs["value"].array, expected):
             return None
-        return self._miss(value, f"the constant {wanted}", str(number), "number")
+        return self._miss(value, f"the constant {expected}", str(number), "number")
 
-    def _catch(self, name: str, found: Any, at: Value) -> Mismatch | None:
+    def _catch(self, name: str, caught: Any, at: Value) -> Mismatch | None:
         known = self.names.get(name, _NOTHING)
         if known is _NOTHING:
-            self.names[name] = found
+            self.names[name] = caught
             self.trail.append((self.names, name))
             return None
-        if known is found or (not isinstance(found, Value) and _are_one(known, found)):
+        if known is caught or (not isinstance(caught, Value) and _are_one(known, caught)):
             return None
         return self._miss(at, f"the same {name} as before", "another one", "operand")
 
     def _answer(self) -> Mismatch | None:
-        """Sizes and dtypes that the pattern asked for must be those of what was caught."""
-        for wanted, found, value in self.asked:
-            of = wanted.of
+        """Check that the sizes and dtypes in the pattern are those of what was caught."""
+        for query, actual_, value in self.queries:
+            of = query.of
             known: Value | None = self.names.get(of.attrs["name"]) if of.op is leaf.HOLE else self.seen.get(of)
             if known is None:
                 continue
-            if isinstance(wanted, DTypeOf):
+            if isinstance(query, DTypeOf):
                 actual: Any = known.dtype
             else:
-                actual = known.shape[wanted.axis] if known.rank >= -wanted.axis else None
-            if actual != found:
-                return self._miss(value, f"{actual}", str(found), "size")
+                actual = known.shape[query.axis] if known.rank >= -query.axis else None
+            if actual != actual_:
+                return self._miss(value, f"{actual}", str(actual_), "size")
         return None
 
-    def _miss(self, at: Value, wanted: str, found: str, kind: Kind = "op") -> Mismatch:
-        return Mismatch(at, wanted, found, len(self.seen), kind) if self.explains else _SOMEWHERE
+    def _miss(self, at: Value, expected: str, actual: str, kind: Kind = "op") -> Mismatch:
+        return Mismatch(at, expected, actual, len(self.seen), kind) if self.explains else _SOMEWHERE
 
 
 _SOMEWHERE = Mismatch(leaf.hole("anything"), "", "", 0)
 
 
-def _are_one(known: Any, found: Any) -> bool:
+def _are_one(known: Any, caught: Any) -> bool:
     """== takes 0.0 for -0.0 and tells NaN from itself; what a value is made of does neither."""
-    if known.__class__ is float and found.__class__ is float:
-        return known.hex() == found.hex()
-    return bool(known == found)
+    if known.__class__ is float and caught.__class__ is float:
+        return known.hex() == caught.hex()
+    return bool(known == caught)
 
 
-def is_number(array: Array, wanted: complex) -> bool:
-    """Whether a constant of one element is this number as its dtype has it."""
+def is_number(array: Array, number: complex) -> bool:
+    """Return whether a constant of one element is this number as its dtype has it."""
     try:
-        return bool(array.dtype.type(wanted).tobytes() == array.tobytes())
+        return bool(array.dtype.type(number).tobytes() == array.tobytes())
     except (OverflowError, ValueError):
         return False
 
 
 def rounded_to(dtype: np.dtype[Any], number: float) -> float:
-    """A number as a constant of this dtype has it."""
+    """Return a number as a constant of this dtype has it."""
     try:
         with np.errstate(over="ignore"):
             return float(dtype.type(number))
     except (OverflowError, ValueError):
-        # No whole number is infinite.
+        # No integer is infinite.
         return math.inf
 
 
 def _may(pattern: Value, value: Value) -> bool:
-    """Whether the first look allows a match: it saves most of the backtracking."""
+    """Return whether the first look allows a match: it saves most of the backtracking."""
     op = pattern.op
     if op is value.op or op is leaf.HOLE or value.op in SAME.get(op, ()):
         return True

@@ -24,7 +24,7 @@ class Mismatch:
     """How far a match got and what stopped it."""
 
     at: Value
-    wanted: str
+    expected: str
     found: str
     matched: int
     """How many ops of the pattern had been found by then."""
@@ -32,4 +32,4 @@ class Mismatch:
     """What differs: the op, an operand that was met before, a number or option, or a size."""
 
     def __str__(self) -> str:
-        return f"wanted {self.wanted}, found {self.found}"
+        return f"wanted {self.expected}, found {self.found}"

@@ -1,4 +1,4 @@
-"""What a pattern asks for at a glance: the ops at places that no operand order can change, and the pairs there."""
+"""What a pattern needs at a glance: the ops at places that no operand order can change, and the pairs there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     """What must stand at a path: one of some ops with its options, or a pair below it."""
 
     path: Path
-    asked: OneOf | Pair
+    ops: OneOf | Pair
     options: tuple[tuple[str, Any], ...] = ()
     """Attributes that a pattern fixes: options of declared ops, of which a pattern has one trace for each choice."""
 
@@ -47,7 +47,7 @@ _LOOSE: dict[Op, OneOf] = {**SPELLED, permute: VIEW_OPS}
 
 
 def outline_of(pattern: Value) -> Outline:
-    """The ops of a pattern down to the first commutative op on each way, and what that op is of; each once."""
+    """Return the ops of a pattern down to the first commutative op on each way, and what that op is of; each once."""
     places: list[Place] = []
     seen: set[Value] = set()
     pending: list[tuple[Path, Value]] = [((), pattern)]
@@ -65,19 +65,19 @@ def outline_of(pattern: Value) -> Outline:
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]
         elif len(value.operands) == 2:
-            left, right = (_asked(operand) for operand in value.operands)
+            left, right = (_ops_at(operand) for operand in value.operands)
             if left or right:
                 places.append(Place(path, Pair(left, right)))
     return tuple(places)
 
 
 def _is_option(attr: Any) -> bool:
-    """A choice that one trace has, or the names of the operands that it was given."""
+    """Return whether an item is a choice of one trace, or the names of its operands."""
     listed = cast(tuple[Any, ...], attr) if isinstance(attr, tuple) else (attr,)
     return all([isinstance(a, str | bool) for a in listed])
 
 
-def _asked(operand: Value) -> OneOf:
+def _ops_at(operand: Value) -> OneOf:
     if operand.op is leaf.NUMBER:
         return (leaf.CONST,)
     if operand.op in _OPEN:
@@ -86,7 +86,7 @@ def _asked(operand: Value) -> OneOf:
 
 
 def fits(outline: Outline, value: Value, equal: Equal | None = None) -> bool:
-    """Whether all the ops stand where they must; with `equal`, an operand may be any value that it equals."""
+    """Return whether all the ops stand where they must; with `equal`, an operand may be any value that it equals."""
     at: dict[Path, Sequence[Value]] = {(): (value,)}
     return all(any([_has(v, place, equal) for v in _at_any(place.path, at, equal)]) for place in outline)
 
@@ -99,7 +99,7 @@ class Outlines:
         self._start = _Branch()
 
     def number(self, outline: Outline) -> int:
-        """The number of an outline, which is added where it is new."""
+        """Return the number of an outline; add it where it is new."""
         known = self._numbers.get(outline)
         if known is not None:
             return known
@@ -110,38 +110,38 @@ class Outlines:
         return branch.number
 
     def fitting(self, value: Value, *, equal: Equal | None = None, but: int = 0) -> set[int]:
-        """The outlines whose ops all stand where they must.
+        """Return the outlines whose ops all stand where they must.
 
         With `equal`, an operand may be any value that it equals. `but` is how many ops the matcher can forgive.
         """
-        found: set[int] = set()
+        numbers: set[int] = set()
         if but:
-            self._forgiving(value, but, found)
-            return found
+            self._forgiving(value, but, numbers)
+            return numbers
         at: dict[Path, Sequence[Value]] = {(): (value,)}
         stack = [self._start]
         while stack:
             branch = stack.pop()
             if branch.number is not None:
-                found.add(branch.number)
+                numbers.add(branch.number)
             for path, fork in branch.forks.items():
                 stack += fork.taken(at.get(path) or _at_any(path, at, equal), equal)
-        return found
+        return numbers
 
-    def _forgiving(self, value: Value, but: int, found: set[int]) -> None:
+    def _forgiving(self, value: Value, but: int, numbers: set[int]) -> None:
         stack = [(self._start, but)]
         while stack:
             branch, left = stack.pop()
             if branch.number is not None:
-                found.add(branch.number)
+                numbers.add(branch.number)
             for path, fork in branch.forks.items():
                 at = _at(path, value)
                 if at is None:
                     continue
-                for place, further in fork.ways.items():
+                for place, further in fork.branches.items():
                     if _has(at, place):
                         stack.append((further, left))
-                    elif (strange := _strange(at, place.asked)) <= left:
+                    elif (strange := _strange(at, place.ops)) <= left:
                         stack.append((further, left - strange))
 
 
@@ -157,22 +157,22 @@ class _Branch:
     def along(self, place: Place) -> _Branch:
         fork = self.forks.setdefault(place.path, _Fork())
         fork.known.clear()
-        fork.has_pairs |= isinstance(place.asked, Pair)
-        return fork.ways.setdefault(place, _Branch())
+        fork.has_pairs |= isinstance(place.ops, Pair)
+        return fork.branches.setdefault(place, _Branch())
 
 
 class _Fork:
     """What may stand at one path, and where each leads. Values of the same ops are looked at once."""
 
-    __slots__ = ("has_pairs", "known", "ways")
+    __slots__ = ("branches", "has_pairs", "known")
 
     def __init__(self) -> None:
-        self.ways: dict[Place, _Branch] = {}
+        self.branches: dict[Place, _Branch] = {}
         self.has_pairs = False
         self.known: dict[Hashable, tuple[list[_Branch], list[tuple[Place, _Branch]]]] = {}
 
     def taken(self, values: Sequence[Value], equal: Equal | None) -> list[_Branch]:
-        """The ways that one of the values allows."""
+        """Return the branches that one of the values allows."""
         if len(values) == 1:
             return self._of(values[0], equal)
         return list(dict.fromkeys([branch for value in values for branch in self._of(value, equal)]))
@@ -181,7 +181,7 @@ class _Fork:
         key = (value.op, *[_ops(v, equal) for v in value.operands]) if self.has_pairs else value.op
         known = self.known.get(key)
         if known is None:
-            fitting = [(p, b) for p, b in self.ways.items() if _stands(value, p.asked, equal)]
+            fitting = [(p, b) for p, b in self.branches.items() if _stands(value, p.ops, equal)]
             known = ([b for p, b in fitting if not p.options], [(p, b) for p, b in fitting if p.options])
             self.known[key] = known
         plain, chosen = known
@@ -189,44 +189,48 @@ class _Fork:
 
 
 def _ops(value: Value, equal: Equal | None) -> Hashable:
-    """The ops that a value may be taken to be of."""
+    """Return the ops that a value may be taken to be of."""
     if equal is None:
         return value.op
     values = equal(value)
     return values[0].op if len(values) == 1 else frozenset([v.op for v in values])
 
 
-def _stands(value: Value, asked: OneOf | Pair, equal: Equal | None) -> bool:
-    """Whether an op is one of those that may stand there, or the operands of a value are a pair, in either order."""
-    if not isinstance(asked, Pair):
-        return value.op in asked
+def _stands(value: Value, expected: OneOf | Pair, equal: Equal | None) -> bool:
+    """Return whether an op is one of those that may stand there, or the operands of a value are a pair, in either
+    order.
+    """
+    if not isinstance(expected, Pair):
+        return value.op in expected
     if len(value.operands) != 2:
         return False
     (x, y) = ((v,) if equal is None else equal(v) for v in value.operands)
-    return (_meets(x, asked.left) and _meets(y, asked.right)) or (_meets(y, asked.left) and _meets(x, asked.right))
+    return (_meets(x, expected.left) and _meets(y, expected.right)) or (
+        _meets(y, expected.left) and _meets(x, expected.right)
+    )
 
 
-def _meets(found: Sequence[Value], asked: OneOf) -> bool:
-    return not asked or any([value.op in asked for value in found])
+def _meets(values: Sequence[Value], expected: OneOf) -> bool:
+    return not expected or any([value.op in expected for value in values])
 
 
 _TOO_MANY = 2
 
 
-def _strange(value: Value, asked: OneOf | Pair) -> int:
+def _strange(value: Value, expected: OneOf | Pair) -> int:
     """How many ops stand where others must; one that is not elementwise, or should not be, cannot be forgiven."""
-    if not isinstance(asked, Pair):
-        return _TOO_MANY if value.op in asked else _stranger(value, asked)
+    if not isinstance(expected, Pair):
+        return _TOO_MANY if value.op in expected else _stranger(value, expected)
     if len(value.operands) != 2:
         return _TOO_MANY
-    (x, y), (left, right) = value.operands, asked
+    (x, y), (left, right) = value.operands, expected
     return min(_stranger(x, left) + _stranger(y, right), _stranger(y, left) + _stranger(x, right))
 
 
-def _stranger(value: Value, asked: OneOf) -> int:
-    if not asked or value.op in asked:
+def _stranger(value: Value, expected: OneOf) -> int:
+    if not expected or value.op in expected:
         return 0
-    return 1 if value.op.elementwise and any([op.elementwise for op in asked]) else _TOO_MANY
+    return 1 if value.op.elementwise and any([op.elementwise for op in expected]) else _TOO_MANY
 
 
 def _at(path: Path, value: Value) -> Value | None:
@@ -238,7 +242,7 @@ def _at(path: Path, value: Value) -> Value | None:
 
 
 def _has(value: Value, place: Place, equal: Equal | None = None) -> bool:
-    return _stands(value, place.asked, equal) and _has_options(value, place)
+    return _stands(value, place.ops, equal) and _has_options(value, place)
 
 
 def _has_options(value: Value, place: Place) -> bool:
@@ -246,7 +250,7 @@ def _has_options(value: Value, place: Place) -> bool:
 
 
 def _at_any(path: Path, at: dict[Path, Sequence[Value]], equal: Equal | None) -> Sequence[Value]:
-    """The values that may stand at the end of a path; `at` remembers those of all paths that were asked for."""
+    """Return the values that may stand at the end of a path; `at` remembers those of all paths so far."""
     known = at.get(path)
     if known is None:
         index = path[-1]

@@ -21,14 +21,14 @@ _LONGEST = 32
 
 
 def undone(pattern: Value, value: Value) -> Value | None:
-    """What the hole under the op of a pattern must be for the pattern to be `value`; None where that is not said."""
+    """Return what the hole under a pattern's op must be for the pattern to be `value`; None where that is unknown."""
     if pattern.op is permute and is_loose(pattern):
         return _swapped_back(value)
     return _negated(value) if pattern.op is bit_not and is_loose(pattern) else None
 
 
 def is_loose(pattern: Value) -> bool:
-    """Whether other ops can spell it too: a hole swapped or negated, a product with a number, a slice."""
+    """Return whether other ops can spell it too: a hole swapped or negated, a product with a number, a slice."""
     if pattern.op is mul or pattern.op is div:
         return any(v.op is leaf.NUMBER for v in pattern.operands)
     if pattern.op is slice_ or pattern.op is part:
@@ -43,13 +43,15 @@ def inverted(pattern: Value, value: Value) -> tuple[tuple[Value, Value], tuple[V
     if value.op is not other or not value.dtype.is_inexact:
         return None
     factor, number = _number_last(pattern)
-    found, constant = _number_last(value)
+    value_number, constant = _number_last(value)
     written = _inverse(number.attrs["value"]) if number.op is leaf.NUMBER and constant.op is leaf.CONST else None
-    return None if written is None else ((factor, found), (leaf.scalar(written, None), constant))
+    return None if written is None else ((factor, value_number), (leaf.scalar(written, None), constant))
 
 
 def part_of(pattern: Value, value: Value) -> Value | None:
-    """The slice of the value's source that has the value as this part, where the pattern takes a part of a slice."""
+    """Return the slice of the value's source that has the value as this part, where the pattern takes a part of a
+    slice.
+    """
     if pattern.op is not part or value.op not in (part, slice_) or pattern.operands[0].op not in (leaf.HOLE, slice_):
         return None
     axis: int = value.attrs["axis"]
@@ -77,7 +79,7 @@ def _inverse(number: float | leaf.Hole) -> float | leaf.Hole | None:
 
 
 def _swapped_back(value: Value) -> Value | None:
-    """What has its last two axes swapped in a view whose innermost axis is the last but one, in its minimal form."""
+    """Return the source of a view whose last two axes are swapped, in its minimal form."""
     chain: list[Value] = []
     source = value
     while source.op in VIEW_OPS and len(chain) < _LONGEST:

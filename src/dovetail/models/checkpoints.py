@@ -11,7 +11,7 @@ from dovetail.models.bert import BertShape
 
 
 def bert_shape(config: Mapping[str, Any]) -> BertShape:
-    """The sizes that a `config.json` of a BERT-style model says."""
+    """Return the sizes in a `config.json` of a BERT-style model."""
     kind, act = config.get("model_type", "bert"), config.get("hidden_act", "gelu")
     if kind != "bert" or act != "gelu":
         raise LoadError(f"a model of type {kind!r} with {act!r}", hint="a BERT model with gelu is wanted")
@@ -35,15 +35,15 @@ _SIZES = {
 
 
 def bert_weights(tensors: Mapping[str, Array], shape: BertShape) -> dict[str, Array]:
-    """The parameters of `bert(shape)` from a checkpoint of Hugging Face's BertModel."""
-    found: dict[str, Array] = {}
+    """Return the parameters of `bert(shape)` from a checkpoint of Hugging Face's BertModel."""
+    weights: dict[str, Array] = {}
     for ours, theirs, turned in _bert_names(shape.layers):
         array = tensors.get(theirs, tensors.get(f"bert.{theirs}"))
         if array is None:
             raise LoadError(f"the checkpoint has no tensor {theirs!r}", hint="a BertModel is wanted")
         # Linear layers are kept as [out, in] there, and multiply from the right here.
-        found[ours] = array.T if turned else array
-    return found
+        weights[ours] = array.T if turned else array
+    return weights
 
 
 def _bert_names(layers: int) -> Iterator[tuple[str, str, bool]]:

@@ -128,7 +128,7 @@ class _Step(NamedTuple):
         return self.turns[how]
 
     def keep(self, of: DecoderShape, layer: int) -> Value:
-        """Which keys each token of a layer sees."""
+        """Return which keys each token of a layer sees."""
         window = of.window if of.has_window(layer) else 0
         if window not in self.kept:
             at = ops.unsqueeze(self.positions, axes=(-1,))
@@ -140,7 +140,7 @@ class _Step(NamedTuple):
 def _layer(
     weights: Weights, of: DecoderShape, x: Value, step: _Step, old: list[Rows], index: int
 ) -> tuple[Value, Rows, Rows]:
-    """A decoder layer, and its caches with the new rows."""
+    """Return a decoder layer, and its caches with the new rows."""
     name, wide, after = f"layers.{index}", of.heads * of.width, of.style.norms_after
     q, k, v = projected(weights, of, normed(weights, of, x, f"{name}.norm1"), name)
     if not of.style.learned_positions:
@@ -170,9 +170,9 @@ def _layer(
 
 
 def _finite(tokens: Value, logits: Value) -> Value:
-    """The tokens whose logits are finite, and NO_TOKEN for others: 8 bytes tell the host all that it asks for."""
-    found = ops.squeeze(ops.gather_elements(logits, ops.unsqueeze(tokens, axes=(-1,)), axis=-1), axes=(-1,))
-    return ops.where(ops.is_finite(found), tokens, NO_TOKEN)
+    """Return the tokens whose logits are finite, and NO_TOKEN for others: 8 bytes are all that the host reads."""
+    chosen_logits = ops.squeeze(ops.gather_elements(logits, ops.unsqueeze(tokens, axes=(-1,)), axis=-1), axes=(-1,))
+    return ops.where(ops.is_finite(chosen_logits), tokens, NO_TOKEN)
 
 
 def _bent(x: Value, softcap: float) -> Value:

@@ -34,7 +34,7 @@ class Weights:
         """The matrices that an adapter updates, and the rank of each update."""
 
     def stored(self, name: str, *shape: int) -> Value:
-        """A parameter as the file has it."""
+        """Return a parameter as the file has it."""
         kind = self.kinds.get(name, f32.name)
         if kind in FORMATS:
             of = FORMATS[kind]
@@ -42,7 +42,7 @@ class Weights:
         return self.builder.param(name, BY_NAME[kind][shape])
 
     def floats(self, name: str, stored: Value) -> Value:
-        """What a parameter, or a part of it, means."""
+        """Return the numbers of a parameter, or of a part of it."""
         kind = self.kinds.get(name, f32.name)
         if kind in FORMATS:
             # The format is one of the names that the op lists.
@@ -50,7 +50,7 @@ class Weights:
         return stored if stored.dtype is f32 else ops.cast(stored, dtype=f32)
 
     def matrix(self, name: str, rows: int, columns: int) -> Value:
-        """A matrix [rows, columns], transposed."""
+        """Return a matrix [rows, columns], transposed."""
         return ops.permute(self.floats(name, self.stored(name, rows, columns)), order=(-1, -2))
 
     def times(self, x: Value, name: str, rows: int, columns: int) -> Value:
@@ -59,7 +59,7 @@ class Weights:
         return y if name not in self.ranks else y + self._update(x, name, rows, columns)
 
     def linear(self, x: Value, name: str, rows: int, columns: int, *, biased: bool) -> Value:
-        """The same, plus a bias where the matrix has one."""
+        """Multiply by a matrix, and add its bias where it has one."""
         y = self.times(x, name, rows, columns)
         return y + self.vector(f"{name}.bias", rows) if biased else y
 
@@ -69,7 +69,7 @@ class Weights:
         return narrow @ self.matrix(f"{name}.lora_b", rows, rank)
 
     def rows(self, name: str, rows: int, columns: int, indices: Value) -> Value:
-        """Some rows of a matrix; no others are spelled out."""
+        """Return some rows of a matrix; no others are spelled out."""
         return self.floats(name, ops.gather(self.stored(name, rows, columns), indices, axis=0))
 
     def vector(self, name: str, size: int) -> Value:
@@ -126,7 +126,7 @@ def projected(weights: Weights, of: DecoderShape, x: Value, name: str) -> tuple[
 
 
 def feed_forward(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
-    """The feed-forward part of a layer."""
+    """Return the feed-forward part of a layer."""
     style = of.style
     if style.has_experts:
         return _experts(weights, of, x, name)
@@ -146,7 +146,7 @@ def feed_forward(weights: Weights, of: DecoderShape, x: Value, name: str) -> Val
 
 
 def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
-    """Each token through its own experts: choices are sorted by expert, and each expert multiplies its rows at once."""
+    """Send each token through its own experts: choices are sorted by expert, and each multiplies its rows at once."""
     scores = softmax(x @ weights.matrix(f"{name}.router", of.experts, of.hidden))
     best = ops.top_k(scores, k=of.chosen, axis=-1)
     shares, chosen = best[0], best[1]
@@ -168,8 +168,8 @@ def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
     up, gate = (product(rows, part, of.inner, of.hidden) for part in ("up", "gate"))
     outer = product(activation(of.style.act, gate) * up, "down", of.hidden, of.inner)
     back = ops.split(ops.gather(outer, ops.sort(order)[1], axis=0), axis=-2, size=of.chosen)
-    found = ops.reduce_sum(back * ops.unsqueeze(shares, axes=(-1,)), axes=(-2,))
-    return ops.reshape(ops.squeeze(found, axes=(-2,)), shape=x.shape)
+    summed = ops.reduce_sum(back * ops.unsqueeze(shares, axes=(-1,)), axes=(-2,))
+    return ops.reshape(ops.squeeze(summed, axes=(-2,)), shape=x.shape)
 
 
 __all__ = ["Weights", "angles", "feed_forward", "normed", "projected", "turned"]

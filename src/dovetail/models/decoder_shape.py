@@ -97,60 +97,60 @@ class DecoderShape:
     style: DecoderStyle = field(default_factory=DecoderStyle)
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer is one of those with the window, however short the context is."""
+        """Return whether a layer is one of those with the window, however short the context is."""
         return self.window > 0 and (not self.windowed or self.windowed[layer])
 
     def has_window(self, layer: int) -> bool:
-        """Whether a layer sees the last positions only."""
+        """Return whether a layer sees the last positions only."""
         return self.window < self.context and self.is_local(layer)
 
 
 def parameter_shapes(of: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """The parameters of a decoder by name; matrices are [out, in], those of experts [experts, out, in]."""
-    found: dict[str, tuple[int, ...]] = {"embedding": (of.vocabulary, of.hidden)}
-    found |= _norm(of, "norm", of.hidden)
+    """Return the parameters of a decoder by name; matrices are [out, in], those of experts [experts, out, in]."""
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (of.vocabulary, of.hidden)}
+    shapes |= _norm(of, "norm", of.hidden)
     if of.style.learned_positions:
-        found["position_table"] = (of.table, of.hidden)
+        shapes["position_table"] = (of.table, of.hidden)
     if not of.is_tied:
-        found["head"] = (of.vocabulary, of.hidden)
+        shapes["head"] = (of.vocabulary, of.hidden)
     layer = _attention(of) | _feed_forward(of)
     for index in range(of.layers):
-        found |= {f"layers.{index}.{name}": shape for name, shape in layer.items()}
-    return found
+        shapes |= {f"layers.{index}.{name}": shape for name, shape in layer.items()}
+    return shapes
 
 
 def _norm(of: DecoderShape, name: str, size: int) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {f"{name}.gain": (size,)}
-    return found | {f"{name}.bias": (size,)} if of.style.norm == "layer" else found
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.gain": (size,)}
+    return shapes | {f"{name}.bias": (size,)} if of.style.norm == "layer" else shapes
 
 
 def _attention(of: DecoderShape) -> dict[str, tuple[int, ...]]:
     style, wide, narrow = of.style, of.heads * of.width, of.kv_heads * of.width
     rows = {"wqkv": wide + 2 * narrow} if style.joined_qkv else {"wq": wide, "wk": narrow, "wv": narrow}
-    found = _norm(of, "norm1", of.hidden)
-    found |= {name: (count, of.hidden) for name, count in rows.items()}
+    shapes = _norm(of, "norm1", of.hidden)
+    shapes |= {name: (count, of.hidden) for name, count in rows.items()}
     if "qkv" in style.biased:
-        found |= {f"{name}.bias": (count,) for name, count in rows.items()}
+        shapes |= {f"{name}.bias": (count,) for name, count in rows.items()}
     if style.normed_heads:
-        found |= {"q_norm.gain": (of.width,), "k_norm.gain": (of.width,)}
-    found["wo"] = (of.hidden, wide)
+        shapes |= {"q_norm.gain": (of.width,), "k_norm.gain": (of.width,)}
+    shapes["wo"] = (of.hidden, wide)
     if "wo" in style.biased:
-        found["wo.bias"] = (of.hidden,)
-    return found | (_norm(of, "norm1_after", of.hidden) if style.norms_after else {})
+        shapes["wo.bias"] = (of.hidden,)
+    return shapes | (_norm(of, "norm1_after", of.hidden) if style.norms_after else {})
 
 
 def _feed_forward(of: DecoderShape) -> dict[str, tuple[int, ...]]:
-    style, found = of.style, _norm(of, "norm2", of.hidden)
+    style, shapes = of.style, _norm(of, "norm2", of.hidden)
     lead = (of.experts,) if style.has_experts else ()
     if style.has_experts:
-        found["router"] = (of.experts, of.hidden)
-    found["up"] = (*lead, of.inner * (2 if style.joined_up else 1), of.hidden)
+        shapes["router"] = (of.experts, of.hidden)
+    shapes["up"] = (*lead, of.inner * (2 if style.joined_up else 1), of.hidden)
     if style.is_gated and not style.joined_up:
-        found["gate"] = (*lead, of.inner, of.hidden)
-    found["down"] = (*lead, of.hidden, of.inner)
+        shapes["gate"] = (*lead, of.inner, of.hidden)
+    shapes["down"] = (*lead, of.hidden, of.inner)
     if "feed_forward" in style.biased and not style.has_experts:
-        found |= {f"{name}.bias": found[name][:-1] for name in ("up", "gate", "down") if name in found}
-    return found | (_norm(of, "norm2_after", of.hidden) if style.norms_after else {})
+        shapes |= {f"{name}.bias": shapes[name][:-1] for name in ("up", "gate", "down") if name in shapes}
+    return shapes | (_norm(of, "norm2_after", of.hidden) if style.norms_after else {})
 
 
 __all__ = ["BIASED", "Biased", "DecoderShape", "DecoderStyle", "Norm", "Rope", "parameter_shapes"]

@@ -34,7 +34,7 @@ class Rows:
     scales: Value | None = None
 
     def written(self, rows: Value, positions: Value) -> Rows:
-        """The same with rows at positions, which are [tokens] or [batch, 1, tokens]."""
+        """Return the cache with rows at positions, which are [tokens] or [batch, 1, tokens]."""
         at = positions if positions.rank == 1 else ops.squeeze(positions, axes=(-2,))
         if self.scales is None:
             narrow = rows if self.stored.dtype is f32 else ops.cast(rows, dtype=self.stored.dtype)
@@ -48,7 +48,7 @@ class Rows:
         return replace(self, stored=with_rows(self.stored, codes, at), scales=with_rows(self.scales, kept, at))
 
     def first(self, count: SizeLike) -> Value:
-        """The first rows as f32."""
+        """Return the first rows as f32."""
         rows = ops.slice_(self.stored, axis=-2, start=0, stop=count)
         if self.scales is None:
             return rows if rows.dtype is f32 else ops.cast(rows, dtype=f32)
@@ -57,16 +57,16 @@ class Rows:
         return ops.merge(parts * ops.unsqueeze(scales, axes=(-1,)), axis=-1)
 
     def outputs(self, builder: Builder) -> None:
-        """The cache as outputs that take the memory of its inputs."""
+        """Make the cache outputs that take the memory of its inputs."""
         builder.output(f"new_{self.name}", self.stored, into=self.name)
         if self.scales is not None:
             builder.output(f"new_{self.name}.scales", self.scales, into=f"{self.name}.scales")
 
 
 def inputs(builder: Builder, name: str, kind: CacheKind, size: tuple[SizeLike, SizeLike, SizeLike], width: int) -> Rows:
-    """The inputs of keys or values of a layer: [batch, heads, room] rows of a width."""
-    found = {part: builder.input(name + part, dtype[(*size, last)]) for part, (dtype, last) in _parts(kind, width)}
-    return Rows(name, found[""], found.get(".scales"))
+    """Return the inputs of keys or values of a layer: [batch, heads, room] rows of a width."""
+    parts = {part: builder.input(name + part, dtype[(*size, last)]) for part, (dtype, last) in _parts(kind, width)}
+    return Rows(name, parts[""], parts.get(".scales"))
 
 
 def zeros(kind: CacheKind, layer: int, size: tuple[int, int, int], width: int) -> dict[str, Array]:
@@ -79,7 +79,7 @@ def zeros(kind: CacheKind, layer: int, size: tuple[int, int, int], width: int) -
 
 
 def copied_rows(kind: CacheKind, layers: int, heads: int, width: int) -> Graph:
-    """The first rows of the caches of one sequence, `source.…`, written in place to those of another.
+    """Copy the first rows of the caches of one sequence, `source.…`, in place to those of another.
 
     The input `positions` counts the rows.
     """
@@ -97,7 +97,7 @@ def copied_rows(kind: CacheKind, layers: int, heads: int, width: int) -> Graph:
 
 
 def _parts(kind: CacheKind, width: int) -> list[tuple[str, tuple[DType, int]]]:
-    """The arrays of a cache: what follows its name, the dtype and the last size of each."""
+    """Return the arrays of a cache: the suffix of its name, the dtype and the last size of each."""
     if kind != "q8":
         return [("", (f32 if kind == "f32" else f16, width))]
     return [("", (i8, width)), (".scales", (f32, width // _group_of(width)))]

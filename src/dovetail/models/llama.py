@@ -60,7 +60,7 @@ def llama(shape: LlamaShape | None = None, *, batch: SizeLike = "b", seq: SizeLi
 
 
 def llama_step(shape: LlamaShape | None = None, *, batch: SizeLike = "b", past: SizeLike = "p") -> Graph:
-    """One token and the cached keys and values in; its logits and the longer cache out."""
+    """Return the step from one token and the cached keys and values to its logits and the longer cache."""
     of = shape or LlamaShape()
     builder = Builder("llama_step", lines=False)
     with builder.recording():
@@ -89,20 +89,20 @@ def angles(of: LlamaShape, positions: Value) -> tuple[Value, Value]:
 
 
 def embed(builder: Builder, of: LlamaShape, ids: Value) -> Value:
-    """The embedding of each token."""
+    """Return the embedding of each token."""
     with scope("embedding"):
         return ops.gather(builder.param("embedding", of.dtype[of.vocabulary, of.hidden]), ids, axis=0)
 
 
 def head(builder: Builder, of: LlamaShape, x: Value) -> Value:
-    """The logits of each position."""
+    """Return the logits of each position."""
     with scope("head"):
         gain = builder.param("norm.gain", of.dtype[of.hidden])
         return rms_norm(x, gain, eps=of.eps) @ builder.param("head", of.dtype[of.hidden, of.vocabulary])
 
 
 def layer_weights(builder: Builder, of: LlamaShape, name: str) -> tuple[list[Value], Value | None, Value | None]:
-    """The parameters of a layer in the order of `llama_layer`, then the gains of queries and keys."""
+    """Return the parameters of a layer in the order of `llama_layer`, then the gains of queries and keys."""
     hidden, wide, narrow = of.hidden, of.heads * of.width, of.kv_heads * of.width
     types = {
         "norm1.gain": of.dtype[hidden],

@@ -82,7 +82,7 @@ class _Step(NamedTuple):
 
 
 def _layer(builder: Builder, of: LlamaShape, step: _Step, old: list[Value], name: str) -> tuple[Value, Value, Value]:
-    """A decoder layer, and its caches with the new rows."""
+    """Return a decoder layer, and its caches with the new rows."""
     weights, q_gain, k_gain = layer_weights(builder, of, name)
     gain1, wq, wk, wv, wo, gain2, up, gate, down = weights
     q, k, v = projected(
@@ -105,7 +105,7 @@ def _layer(builder: Builder, of: LlamaShape, step: _Step, old: list[Value], name
 
 
 def with_rows(cache: Value, rows: Value, positions: Value) -> Value:
-    """A cache with rows at these positions of each head; positions are [tokens], or [batch, tokens]."""
+    """Return a cache with rows at these positions of each head; positions are [tokens], or [batch, tokens]."""
     missing = (-1, -3) if positions.rank == 2 else (-1, -3, -4)
     at = ops.unsqueeze(positions, axes=missing)
     for axis in missing:
@@ -114,7 +114,7 @@ def with_rows(cache: Value, rows: Value, positions: Value) -> Value:
 
 
 def likeliest(logits: Value) -> Value:
-    """The token with the largest logit, the first of equals: [batch, seq] of [batch, seq, vocabulary]."""
+    """Return the token with the largest logit, the first of equals: [batch, seq] of [batch, seq, vocabulary]."""
     return ops.squeeze(ops.arg_max(logits, axis=-1), axes=(-1,))
 
 

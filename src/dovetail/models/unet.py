@@ -18,7 +18,7 @@ def unet(
     image: SizeLike = 32,
     eps: float = 1e-5,
 ) -> Graph:
-    """An image in, an image of the same size out."""
+    """Return a U-Net from an image to an image of the same size."""
     builder = Builder("unet", lines=False)
     with builder.recording():
         x = builder.input("image", f32[batch, 3, image, image])

@@ -15,8 +15,8 @@ from dovetail.ir.type import type_symbols
 
 
 def random_weights(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """Small random numbers for every parameter; the same for the same name, type and seed. `sizes` are of symbols."""
-    found: dict[str, Array] = {}
+    """Return small random numbers for every parameter; the same for the same name, type and seed. `sizes` are of symbols."""
+    weights: dict[str, Array] = {}
     for value in graph.parameters:
         name, type = str(value.attrs["name"]), value.tensor
         shape = tuple(s for size in type.shape if isinstance(s := substitute(size, sizes or {}), int))
@@ -27,5 +27,5 @@ def random_weights(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None 
         # Variances and gains must be positive and near 1 for a model to stay in range.
         spread = 0.02 if len(shape) > 1 else 0.1
         centre = 1.0 if name.endswith(("gain", "variance")) else 0.0
-        found[name] = (centre + spread * rng.standard_normal(shape)).astype(type.dtype.numpy)
-    return found
+        weights[name] = (centre + spread * rng.standard_normal(shape)).astype(type.dtype.numpy)
+    return weights

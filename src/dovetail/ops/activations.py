@@ -1,4 +1,4 @@
-"""Activations spelled in primitives. They ask for no shapes, so that bodies and patterns may use them."""
+"""Activations spelled in primitives. They read no shapes, so that bodies and patterns may use them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def shrink(x: Value, *, threshold: float = 0.5, bias: float = 0.0) -> Value:
 
 
 def threshold(x: Value, *, above: float = 1.0, other: float = 0.0) -> Value:
-    """x where it lies above a number, another number elsewhere."""
+    """Return x where it is above a number, another number elsewhere."""
     return where(less_equal(x, above), other, x)
 
 
@@ -100,7 +100,7 @@ def tanh_shrink(x: Value) -> Value:
 
 
 def glu(x: Value, *, axis: int = -1) -> Value:
-    """The first half of an axis, gated by the sigmoid of the second."""
+    """Return the first half of an axis, gated by the sigmoid of the second."""
     first, second = (movement.part(x, axis=axis, index=i, parts=2) for i in (0, 1))
     return first * sigmoid(second)
 

@@ -13,7 +13,7 @@ from dovetail.ir.value import Value
 
 
 def unbroadcast(g: Value, shape: tuple[Size, ...]) -> Value:
-    """A broadcast undone: g summed over the axes that a tensor of this shape was stretched along."""
+    """Undo a broadcast: sum g over the axes that a tensor of this shape was stretched along."""
     if g.shape == shape:
         return g
     rank = len(shape)
@@ -55,12 +55,12 @@ def broadcast(g: Value, shape: tuple[Size, ...]) -> Value:
 
 
 def reshaped(x: Value, shape: tuple[Size, ...]) -> Value:
-    """The same elements in another shape."""
+    """Return the same elements in another shape."""
     return x if x.shape == shape else ops.reshape(x, shape)
 
 
 def zeros(shape: tuple[Size, ...], dtype: DType) -> Value:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return broadcast(leaf.scalar(0, dtype), shape)
 
 
@@ -70,23 +70,23 @@ def zeros_like(x: Value) -> Value:
 
 
 def count(sizes: Sequence[Size], dtype: DType) -> Value | float:
-    """A number of elements: a number, or one that the run finds."""
+    """Return a number of elements: a number, or one that the run computes."""
     n = product(tuple(sizes))
     return ops.extent(size=n, dtype=dtype) if isinstance(n, Dim) else float(n)
 
 
 def permuted(x: Value, order: tuple[int, ...]) -> Value:
-    """All axes in an order, counted from the end."""
+    """Permute all axes, counted from the end."""
     return x if order == tuple(range(-x.rank, 0)) else ops.permute(x, order=order)
 
 
 def transposed(x: Value) -> Value:
-    """The last two axes swapped."""
+    """Swap the last two axes."""
     return ops.permute(x, order=(-1, -2))
 
 
 def flat_rows(x: Value) -> Value:
-    """All rows of all batches as the rows of one matrix."""
+    """Return all rows of all batches as the rows of one matrix."""
     return x if x.rank == 2 else ops.merge(x, axis=-2, count=x.rank - 1)
 
 
@@ -101,7 +101,7 @@ def added_at(x: Value, indices: Value, updates: Value, axis: int) -> Value:
 
 
 def along(steps: Value, axis: int) -> Value:
-    """A vector shaped to broadcast along an axis, counted from the end."""
+    """Return a vector shaped to broadcast along an axis, counted from the end."""
     return ops.unsqueeze(steps, axes=tuple(range(axis + 1, 0))) if axis != -1 else steps
 
 

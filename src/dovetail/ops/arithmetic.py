@@ -1,4 +1,4 @@
-"""Small arithmetic spelled in primitives. It asks for no shapes, so that bodies and patterns may use it."""
+"""Small arithmetic spelled in primitives. It reads no shapes, so that bodies and patterns may use it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def log_add_exp(x: Value, y: Value) -> Value:
 
 
 def is_finite(x: Value) -> Value:
-    """Whether x is neither infinite nor NaN."""
+    """Return whether x is neither infinite nor NaN."""
     return bit_not(bit_or(is_inf(x), is_nan(x)))
 
 

@@ -1,4 +1,4 @@
-"""Builders that ask for shapes: absolute reshapes, slices with Python's bounds, broadcasts. For importers and models.
+"""Builders that read shapes: absolute reshapes, slices with Python's bounds, broadcasts. For importers and models.
 
 Bodies of declared ops use the relative primitives instead; only `swap` fits there as well.
 """
@@ -37,7 +37,7 @@ _FAR = 2**31 - 1
 
 
 def flatten(x: Value, *, axis: int = 1) -> Value:
-    """A matrix: the axes in front of `axis` are its rows, the others its columns."""
+    """Return a matrix: the axes in front of `axis` are its rows, the others its columns."""
     at = axis + x.rank if axis < 0 else axis
     if not 0 <= at <= x.rank:
         raise TypeRuleError(f"flatten at axis {axis} of rank {x.rank}", hint=f"use 0 to {x.rank}")
@@ -45,17 +45,17 @@ def flatten(x: Value, *, axis: int = 1) -> Value:
 
 
 def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
-    """The axes in another order, counted from the front as NumPy does; turned round if none is given."""
+    """Return x with its axes in another order, counted from the front as NumPy does; reversed by default."""
     rank = x.rank
-    wanted = tuple(range(rank))[::-1] if permutation is None else tuple(permutation)
-    named = [axis_from_end(a, rank) for a in wanted]
+    order = tuple(range(rank))[::-1] if permutation is None else tuple(permutation)
+    named = [axis_from_end(a, rank) for a in order]
     if sorted(named) != list(range(-rank, 0)):
-        raise TypeRuleError(f"transpose of rank {rank} by {wanted}", hint="name each axis once")
+        raise TypeRuleError(f"transpose of rank {rank} by {order}", hint="name each axis once")
     return _ordered(x, named)
 
 
 def swap(x: Value, a: int, b: int) -> Value:
-    """Two axes change places. Counted from the end, it fits into bodies of declared ops."""
+    """Exchange two axes. Counted from the end, it fits into bodies of declared ops."""
     rank = None if x.known_type is None else x.rank
     first, second = axis_from_end(a, rank), axis_from_end(b, rank)
     order = list(range(min(first, second), 0))
@@ -64,7 +64,7 @@ def swap(x: Value, a: int, b: int) -> Value:
 
 
 def move_axis(x: Value, source: int, target: int) -> Value:
-    """One axis goes to another place, and the others close up."""
+    """Move one axis to another place; the others close up."""
     rank = x.rank
     order = list(range(-rank, 0))
     moved = order.pop(axis_from_end(source, rank) + rank)
@@ -99,20 +99,21 @@ def squeeze_dims(x: Value, axes: int | Sequence[int] | None = None) -> Value:
 
 def broadcast_to(x: Value, shape: Sequence[Size]) -> Value:
     """x stretched to a shape: new axes in front, axes of size 1 repeated."""
-    wanted = tuple(shape)
-    lead = len(wanted) - x.rank
+    target = tuple(shape)
+    lead = len(target) - x.rank
     if lead < 0:
-        raise TypeRuleError(f"{x.type} broadcast to {spell_shape(wanted)}", hint="a broadcast keeps all axes")
-    y = unsqueeze(x, axes=tuple(range(-len(wanted), -x.rank))) if lead else x
-    for axis in range(-len(wanted), 0):
-        found, size = y.shape[axis], wanted[axis]
-        if found == size:
+        raise TypeRuleError(f"{x.type} broadcast to {spell_shape(target)}", hint="a broadcast keeps all axes")
+    y = unsqueeze(x, axes=tuple(range(-len(target), -x.rank))) if lead else x
+    for axis in range(-len(target), 0):
+        current, size = y.shape[axis], target[axis]
+        if current == size:
             continue
-        if found == 1:
+        if current == 1:
             y = expand(y, axis=axis, size=size)
-        elif isinstance(found, int) and isinstance(size, int):
+        elif isinstance(current, int) and isinstance(size, int):
             raise TypeRuleError(
-                f"{x.type} broadcast to {spell_shape(wanted)}", hint=f"{found} does not stretch to {size}; only 1 does"
+                f"{x.type} broadcast to {spell_shape(target)}",
+                hint=f"{current} does not stretch to {size}; only 1 does",
             )
         else:
             y = sized(y, axis=axis, size=size)
@@ -129,7 +130,7 @@ def slice_axis(x: Value, *, axis: int, start: Size | None = None, stop: Size | N
         first = _bound(0 if start is None else start, whole, 0)
         last = _bound(whole if stop is None else stop, whole, 0)
         return cut(x, axis, first, last, step)
-    # Going down from `start` to above `stop` is going up in the axis turned round.
+    # Going down from `start` to above `stop` is going up in the reversed axis.
     first = whole - 1 if start is None else _bound(start, whole, -1)
     last: Size = -1 if stop is None else _bound(stop, whole, -1)
     turned = flip(x, axes=(axis,))
@@ -137,7 +138,7 @@ def slice_axis(x: Value, *, axis: int, start: Size | None = None, stop: Size | N
 
 
 def _bound(bound: Size, whole: Size, lowest: int) -> Size:
-    """A bound counted from the front; `lowest` is where the axis ends for the direction of the slice."""
+    """Return a bound counted from the front; `lowest` is where the axis ends for the direction of the slice."""
     if isinstance(whole, int) and isinstance(bound, int):
         counted = bound + whole if bound < 0 else bound
         return max(lowest, min(counted, whole + lowest))
@@ -172,7 +173,7 @@ def cut(x: Value, axis: int, start: Size, stop: Size, step: int = 1) -> Value:
 
 
 def _every(x: Value, axis: int, start: Size, stop: Size, step: int) -> Value:
-    """Every step-th element. Where that is all of them, it is one part of the axis split by the step."""
+    """Return every step-th element. Where that is all of them, it is one part of the axis split by the step."""
     whole = x.shape[axis]
     outer = quotient(whole, step)
     if outer is not None and isinstance(start, int) and start < step and stop in (whole, whole - step + start + 1):
@@ -186,7 +187,7 @@ def _every(x: Value, axis: int, start: Size, stop: Size, step: int) -> Value:
 
 
 def select(x: Value, *, axis: int, index: Size) -> Value:
-    """One element of an axis, which goes."""
+    """Return one element of an axis, without the axis."""
     axis = axis_from_end(axis, x.rank)
     whole = x.shape[axis]
     at = whole + index if isinstance(index, int) and index < 0 else index
@@ -196,7 +197,7 @@ def select(x: Value, *, axis: int, index: Size) -> Value:
 
 
 def split_axis(x: Value, sizes: Sequence[Size], *, axis: int) -> tuple[Value, ...]:
-    """An axis cut into pieces of these sizes, one behind the other."""
+    """Cut an axis into consecutive pieces of these sizes."""
     axis = axis_from_end(axis, x.rank)
     total: Size = 0
     for size in sizes:
@@ -208,12 +209,12 @@ def split_axis(x: Value, sizes: Sequence[Size], *, axis: int) -> tuple[Value, ..
                 f"an axis of {whole} cut into {spell_shape(sizes)}", hint=f"the sizes add up to {total}"
             )
         x = sized(x, axis=axis, size=total)
-    found: list[Value] = []
+    pieces: list[Value] = []
     start: Size = 0
     for size in sizes:
-        found.append(cut(x, axis, start, start + size))
+        pieces.append(cut(x, axis, start, start + size))
         start = start + size
-    return tuple(found)
+    return tuple(pieces)
 
 
 def stack(values: Sequence[Value], *, axis: int = 0) -> Value:
@@ -240,7 +241,7 @@ def tile(x: Value, repeats: Sequence[Size]) -> Value:
 
 
 def repeat(x: Value, count: Size, *, axis: int) -> Value:
-    """Each element of an axis so many times, one behind the other."""
+    """Repeat each element of an axis n times in a row."""
     axis = axis_from_end(axis, x.rank)
     if count == 1:
         return x
@@ -250,7 +251,7 @@ def repeat(x: Value, count: Size, *, axis: int) -> Value:
 
 
 def pad_dims(x: Value, before: Sequence[Size], after: Sequence[Size], value: Operand = 0) -> Value:
-    """One number around every axis; a negative amount cuts off."""
+    """Pad every axis with one number; a negative amount cuts off."""
     if len(before) != x.rank or len(after) != x.rank:
         raise TypeRuleError(f"padding for {len(before)} axes of rank {x.rank}", hint="give one amount for each axis")
     for axis, front, back in zip(range(-x.rank, 0), before, after, strict=True):
@@ -265,7 +266,7 @@ def pad_dims(x: Value, before: Sequence[Size], after: Sequence[Size], value: Ope
 
 
 def full(shape: Sequence[Size], number: complex, dtype: DType) -> Value:
-    """One number everywhere."""
+    """Return one number everywhere."""
     return broadcast_to(leaf.scalar(number, dtype), shape)
 
 
@@ -274,7 +275,7 @@ def zeros(shape: Sequence[Size], dtype: DType) -> Value:
 
 
 def full_like(x: Value, number: complex) -> Value:
-    """One number in the shape and dtype of another tensor."""
+    """Return one number in the shape and dtype of another tensor."""
     return full(x.shape, number, x.dtype)
 
 
@@ -293,7 +294,7 @@ def arange(start: Size, stop: Size, step: int = 1, *, dtype: DType = i64) -> Val
 
 
 def trilu(x: Value, *, upper: bool, offset: int = 0) -> Value:
-    """The matrix on and below a diagonal, or on and above it, and 0 elsewhere."""
+    """Return the matrix on and below a diagonal, or on and above it, and 0 elsewhere."""
     if x.rank < 2:
         raise TypeRuleError(f"a triangle of {x.type}", hint="it takes matrices")
     rows, columns = x.shape[-2:]

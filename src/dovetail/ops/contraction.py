@@ -35,7 +35,7 @@ def _matmul_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, 
 
 
 def _matmul_kind(operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
-    """A product of matrices in a batch packs each of them in every run, for few rows each."""
+    """Return the kind of a matmul: a batch of products packs each matrix in every run, for few rows each."""
     return "contract.batched" if tensor(operands[1]).rank > 2 else "contract"
 
 

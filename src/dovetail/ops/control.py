@@ -38,7 +38,7 @@ from dovetail.ops.primitive import (
 from dovetail.ops.rules import tensor
 
 MOST_TRIPS = 10_000_000
-"""A loop that is still running behind it has no end, or none that anyone waits for."""
+"""A loop with more trips has no end, or none worth waiting for."""
 _FLAG = TensorType(bool_, ())
 
 
@@ -63,15 +63,15 @@ def _if(
     places: tuple[int, ...],
 ) -> Type:
     _needs_flag(facts, "the predicate", predicate)
-    given = [tensor(t) for t in operands]
-    results = _named(facts, _signature(facts, "then", then, given), sizes, places)
-    other = _named(facts, _signature(facts, "otherwise", otherwise, given), sizes, places)
+    types = [tensor(t) for t in operands]
+    results = _named(facts, _signature(facts, "then", then, types), sizes, places)
+    other = _named(facts, _signature(facts, "otherwise", otherwise, types), sizes, places)
     _same_types(facts, "a result of otherwise", other, results)
     return TupleType(results)
 
 
 def differing(left: Sequence[TensorType], right: Sequence[TensorType]) -> tuple[int, ...]:
-    """The places at which types of the same ranks have different sizes, counted through all of their axes."""
+    """Return the places at which types of the same ranks have different sizes, counted through all of their axes."""
     sizes = [[s for t in types for s in t.shape] for types in (left, right)]
     return tuple(i for i, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b)
 
@@ -79,7 +79,7 @@ def differing(left: Sequence[TensorType], right: Sequence[TensorType]) -> tuple[
 def _named(
     facts: Facts, types: tuple[TensorType, ...], sizes: tuple[Size, ...], places: tuple[int, ...]
 ) -> tuple[TensorType, ...]:
-    """The types with a named size at each of the places."""
+    """Return the types with a named size at each of the places."""
     if not sizes and not places:
         return types
     rest: list[Size] = [s for t in types for s in t.shape]
@@ -116,12 +116,12 @@ def _while(
     sizes: tuple[Size, ...],
     places: tuple[int, ...],
 ) -> Type:
-    given = [tensor(t) for t in operands]
-    carried = _named(facts, tuple(_counted(facts, given, carries, "carries")), sizes, places)
-    given = [*carried, *given[carries:]]
-    (flag,) = _exactly_one(facts, _signature(facts, "condition", condition, given))
+    types = [tensor(t) for t in operands]
+    carried = _named(facts, tuple(_counted(facts, types, carries, "carries")), sizes, places)
+    types = [*carried, *types[carries:]]
+    (flag,) = _exactly_one(facts, _signature(facts, "condition", condition, types))
     _needs_flag(facts, "the condition", flag)
-    results = _signature(facts, "body", body, given)
+    results = _signature(facts, "body", body, types)
     after = _named(facts, results[:carries], sizes, places) if sizes and len(results) >= carries else results[:carries]
     stacked = _carried_on(facts, (*after, *results[carries:]), carried)
     if limit is not None:
@@ -177,9 +177,9 @@ def _scan(
     length: Size | None,
     reverse: bool,
 ) -> Type:
-    given = [tensor(t) for t in operands]
-    carried = _counted(facts, given, carries, "carries")
-    over = _counted(facts, given[carries:], scanned, "scanned")
+    types = [tensor(t) for t in operands]
+    carried = _counted(facts, types, carries, "carries")
+    over = _counted(facts, types[carries:], scanned, "scanned")
     for x in over:
         if x.rank == 0:
             raise TypeRuleError(f"{facts.op}: a scanned operand is {x}", hint="it needs an axis; pass it as a capture")
@@ -188,7 +188,7 @@ def _scan(
         raise TypeRuleError(f"{facts.op}: nothing says how long it is", hint="scan an operand, or pass length")
     facts.at_least(length, 0, "the length of a scan")
     slices = [TensorType(x.dtype, x.shape[1:]) for x in over]
-    results = _signature(facts, "body", body, [*carried, *slices, *given[carries + scanned :]])
+    results = _signature(facts, "body", body, [*carried, *slices, *types[carries + scanned :]])
     return TupleType((*carried, *_stack_types(length, _carried_on(facts, results, carried))))
 
 
@@ -236,7 +236,7 @@ FAMILY = family(globals())
 
 
 def check_trips(done: int) -> None:
-    """Refuse to go on with a loop that has made so many trips."""
+    """Refuse to continue a loop after this many trips."""
     if done >= MOST_TRIPS:
         raise BindError(
             f"a loop that does not end within {MOST_TRIPS:,} trips", hint="check its condition and its trip count"
@@ -244,7 +244,7 @@ def check_trips(done: int) -> None:
 
 
 def _stacked(outputs: Sequence[tuple[Array, ...]], body: Runnable, carries: int) -> list[Array]:
-    """The outputs of every trip, one behind the other along a new first axis."""
+    """Stack the outputs of all trips along a new first axis."""
     if not outputs:
         return [np.zeros((0, *(evaluate(s, {}) for s in t.shape)), t.dtype.numpy) for t in body.results[carries:]]
     columns = list(zip(*outputs, strict=True))
@@ -275,14 +275,14 @@ def _exactly_one(facts: Facts, results: tuple[TensorType, ...]) -> tuple[TensorT
     return (results[0],)
 
 
-def _counted(facts: Facts, given: Sequence[TensorType], count: int, what: str) -> Sequence[TensorType]:
-    if not 0 <= count <= len(given):
-        raise TypeRuleError(f"{facts.op}: {what} is {count} of {len(given)} operands", hint="count the operands")
-    return given[:count]
+def _counted(facts: Facts, types: Sequence[TensorType], count: int, what: str) -> Sequence[TensorType]:
+    if not 0 <= count <= len(types):
+        raise TypeRuleError(f"{facts.op}: {what} is {count} of {len(types)} operands", hint="count the operands")
+    return types[:count]
 
 
 def _carried_on(facts: Facts, results: tuple[TensorType, ...], carried: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """What the body gives beside the carries; those keep their types."""
+    """Return what the body computes in addition to the carries; those keep their types."""
     if len(results) < len(carried):
         raise TypeRuleError(
             f"{facts.op}: the body has {len(results)} results for {len(carried)} carries",
@@ -292,13 +292,13 @@ def _carried_on(facts: Facts, results: tuple[TensorType, ...], carried: Sequence
     return results[len(carried) :]
 
 
-def _same_types(facts: Facts, what: str, found: tuple[TensorType, ...], expected: tuple[TensorType, ...]) -> None:
-    if len(found) != len(expected):
+def _same_types(facts: Facts, what: str, actual: tuple[TensorType, ...], expected: tuple[TensorType, ...]) -> None:
+    if len(actual) != len(expected):
         raise TypeRuleError(
-            f"{facts.op}: {what}: there are {len(found)}, and {len(expected)} are wanted",
+            f"{facts.op}: {what}: there are {len(actual)}, and {len(expected)} are wanted",
             hint="return the same number of results",
         )
-    for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+    for index, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if a != b:
             raise TypeRuleError(
                 f"{facts.op}: {what}: number {index} is {a}, and {b} is wanted",
@@ -306,29 +306,29 @@ def _same_types(facts: Facts, what: str, found: tuple[TensorType, ...], expected
             )
 
 
-def _signature(facts: Facts, what: str, body: Subgraph, given: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """The results of a sub-graph that takes exactly what it is given and reads nothing else."""
-    if len(body.arguments) != len(given):
+def _signature(facts: Facts, what: str, body: Subgraph, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Return the results of a sub-graph that takes exactly these operands and reads nothing else."""
+    if len(body.arguments) != len(operands):
         raise TypeRuleError(
-            f"{facts.op}: {what} takes {len(body.arguments)} arguments, and {len(given)} operands are passed to it",
+            f"{facts.op}: {what} takes {len(body.arguments)} arguments, and {len(operands)} operands are passed to it",
             hint="a sub-graph takes every operand, captures included, in order",
         )
-    _same_types(facts, f"an argument of {what}", body.arguments, tuple(given))
+    _same_types(facts, f"an argument of {what}", body.arguments, tuple(operands))
     for value in body.values:
         if value.op is leaf.INPUT or value.op is leaf.PARAM:
             raise TypeRuleError(f"{facts.op}: {what} reads {value!r} from outside", hint="pass it as an operand")
         if value.op is leaf.ARGUMENT:
             index: int = value.attrs["index"]
-            if not 0 <= index < len(given) or value.type != given[index]:
+            if not 0 <= index < len(operands) or value.type != operands[index]:
                 raise TypeRuleError(
-                    f"{facts.op}: {what} reads argument {index} as {value.type}, and has {len(given)} arguments",
+                    f"{facts.op}: {what} reads argument {index} as {value.type}, and has {len(operands)} arguments",
                     hint="read arguments by their index, with the type that is declared",
                 )
     return tuple(tensor(t, f"a result of {what}") for t in body.result_types)
 
 
 def _body_flops(body: Subgraph) -> Size:
-    """The flops of one run of a sub-graph; declared ops count as what they spell out."""
+    """Return the flops of one run of a sub-graph; declared ops count as their expansion."""
     total: Size = 0
     pending: list[tuple[Sequence[Value], tuple[Value, ...]]] = [(body.results, ())]
     while pending:

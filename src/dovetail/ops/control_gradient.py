@@ -21,7 +21,7 @@ Gradients = tuple[Value | None, ...]
 
 def if_pull(
     pull_body: PullBody,
-    wanted: Sequence[int],
+    operands_of_interest: Sequence[int],
     g: Gradients,
     y: Value,
     predicate: Value,
@@ -31,20 +31,20 @@ def if_pull(
     sizes: tuple[Size, ...],
     places: tuple[int, ...],
 ) -> Parts:
-    """The same choice between the pulls of both branches; what a branch needs is computed again inside it."""
+    """Choose the same branch's pull; what a branch needs is computed again inside it."""
     if sizes:
         raise NoRuleError("the shapes of its branches differ", "bring both branches to one shape")
-    given = [i for i, part in enumerate(g) if part is not None]
-    asked = [i - 1 for i in wanted if i > 0]
-    branches = {name: pull_body(branch, given, asked) for name, branch in (("then", then), ("otherwise", otherwise))}
-    found = ops.if_(predicate, *operands, *(part for part in g if part is not None), **branches)
-    parts = {i + 1: found[place] for place, i in enumerate(asked)}
+    known = [i for i, part in enumerate(g) if part is not None]
+    inner = [i - 1 for i in operands_of_interest if i > 0]
+    branches = {name: pull_body(branch, known, inner) for name, branch in (("then", then), ("otherwise", otherwise))}
+    pulled = ops.if_(predicate, *operands, *(part for part in g if part is not None), **branches)
+    parts = {i + 1: pulled[place] for place, i in enumerate(inner)}
     return tuple(parts.get(i) for i in range(len(operands) + 1))
 
 
 def scan_pull(
     pull_body: PullBody,
-    wanted: Sequence[int],
+    operands_of_interest: Sequence[int],
     g: Gradients,
     y: Value,
     *operands: Value,
@@ -54,7 +54,7 @@ def scan_pull(
     length: Size | None,
     reverse: bool,
 ) -> Parts:
-    """A scan in the other direction over the carries of every step, whose body is the pull of the body."""
+    """Scan in the other direction over the carries of every step; the body is the pull of the body."""
     first_capture = carries + scanned
     kept = Subgraph(body.arguments, (*body.results, *_arguments(body.arguments[:carries])))
     options = {"carries": carries, "scanned": scanned, "length": length, "reverse": reverse}
@@ -62,8 +62,8 @@ def scan_pull(
     saved = [again[len(body.results) + i] for i in range(carries)]
     smooth = [i for i in range(carries) if operands[i].dtype.is_float]
     outputs = [i for i in range(carries, len(g)) if g[i] is not None]
-    slices = [i for i in wanted if carries <= i < first_capture]
-    captures = [i for i in wanted if i >= first_capture]
+    slices = [i for i in operands_of_interest if carries <= i < first_capture]
+    captures = [i for i in operands_of_interest if i >= first_capture]
     pulled = pull_body(body, [*smooth, *outputs], [*smooth, *slices, *captures])
     totals = [adjoint.zeros_like(operands[i]) for i in captures]
     last = [part if (part := g[i]) is not None else adjoint.zeros_like(operands[i]) for i in smooth]
@@ -73,7 +73,7 @@ def scan_pull(
     step = _backward_step(body, pulled, len(smooth), len(slices), captured, first_capture)
     if length is None:
         length = operands[carries].shape[0]
-    found = ops.scan_(
+    results = ops.scan_(
         *last,
         *totals,
         *over,
@@ -85,14 +85,14 @@ def scan_pull(
         reverse=not reverse,
     )
     order = [*smooth, *captures, *slices]
-    parts = {operand: found[place] for place, operand in enumerate(order)}
+    parts = {operand: results[place] for place, operand in enumerate(order)}
     return tuple(parts.get(i) for i in range(len(operands)))
 
 
 def _backward_step(
     body: Subgraph, pulled: Subgraph, smooth: int, slices: int, totals: Sequence[TensorType], own: int
 ) -> Subgraph:
-    """One step back: gradients of carries and totals of captures come in, and go out with those of the slices.
+    """Return one step back: gradients of carries and totals of captures come in, and go out with those of the slices.
 
     The first `own` arguments of the body are its carries and slices.
     """
@@ -105,19 +105,19 @@ def _backward_step(
         *body.arguments[own:],
     )
     with unrecorded():
-        given = _arguments(types)
-        lost, rest = given[:smooth], given[smooth:]
+        arguments = _arguments(types)
+        lost, rest = arguments[:smooth], arguments[smooth:]
         so_far, rest = rest[: len(totals)], rest[len(totals) :]
         inner, rest = rest[:own], rest[own:]
         outputs, captured = rest[: len(gradients) - smooth], rest[len(gradients) - smooth :]
-        found = inline(pulled, (*inner, *captured, *lost, *outputs))
-        added = [total + part for total, part in zip(so_far, found[smooth + slices :], strict=True)]
-    return Subgraph(types, (*found[:smooth], *added, *found[smooth : smooth + slices]))
+        pulled_values = inline(pulled, (*inner, *captured, *lost, *outputs))
+        added = [total + part for total, part in zip(so_far, pulled_values[smooth + slices :], strict=True)]
+    return Subgraph(types, (*pulled_values[:smooth], *added, *pulled_values[smooth : smooth + slices]))
 
 
 def while_pull(
     pull_body: PullBody,
-    wanted: Sequence[int],
+    operands_of_interest: Sequence[int],
     g: Gradients,
     y: Value,
     *operands: Value,
@@ -129,17 +129,17 @@ def while_pull(
     sizes: tuple[Size, ...],
     places: tuple[int, ...],
 ) -> Parts:
-    """A loop with a limit is a scan of that length whose steps do nothing once the condition fails."""
+    """Pull a loop with a limit as a scan of that length whose steps do nothing once the condition fails."""
     if limit is None:
         raise NoRuleError("a loop without a limit has no gradient", "pass limit=…, the largest number of trips")
     if sizes:
         raise NoRuleError("the shapes of its carries change", "carry tensors of one shape")
     types = body.arguments
     with unrecorded():
-        given = _arguments(types)
-        (holds,) = inline(condition, given)
-        idle = (*given[:carries], *(adjoint.zeros_like(v) for v in body.results[carries:]))
-        chosen = ops.if_(holds, *given, then=body, otherwise=Subgraph(types, idle))
+        arguments = _arguments(types)
+        (holds,) = inline(condition, arguments)
+        idle = (*arguments[:carries], *(adjoint.zeros_like(v) for v in body.results[carries:]))
+        chosen = ops.if_(holds, *arguments, then=body, otherwise=Subgraph(types, idle))
         step = Subgraph(types, tuple(chosen[i] for i in range(len(body.results))))
     options: dict[str, Any] = {"body": step, "carries": carries, "scanned": 0, "length": limit, "reverse": False}
     spelled = ops.scan_(*operands, **options)
@@ -148,7 +148,7 @@ def while_pull(
         part = parts[i]
         if part is not None and trips is not None:
             parts[i] = ops.pad(part, 0.0, axis=-part.rank, after=limit - trips)
-    return scan_pull(pull_body, wanted, tuple(parts), spelled, *operands, **options)
+    return scan_pull(pull_body, operands_of_interest, tuple(parts), spelled, *operands, **options)
 
 
 def _arguments(types: Sequence[TensorType]) -> tuple[Value, ...]:

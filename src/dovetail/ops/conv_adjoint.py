@@ -19,7 +19,7 @@ def spread_back(
     padding: tuple[Size, ...],
     groups: int,
 ) -> Value:
-    """The gradient of the image of a convolution, which has this shape."""
+    """Return the gradient of the image of a convolution, which has this shape."""
     count = len(shape) - 2
     spread = [(g.shape[2 + i] - 1) * strides[i] + (w.shape[2 + i] - 1) * dilations[i] + 1 for i in range(count)]
     # Pixels after the last window have no gradient; a window in ceil mode reaches beyond them.
@@ -50,7 +50,7 @@ def kernel_gradient(
     padding: tuple[Size, ...],
     groups: int,
 ) -> Value:
-    """The gradient of the weights of a convolution: the image convolved with g, batch and channels exchanged."""
+    """Return the gradient of a convolution's weights: the image convolved with g, batch and channels exchanged."""
     rank = image.rank
     exchanged = (1 - rank, -rank, *range(2 - rank, 0))
     if groups == 1:
@@ -61,12 +61,12 @@ def kernel_gradient(
         columns = ops.permute(apart, order=(1 - rank, -rank, -rank - 1, *range(2 - rank, 0)))
         columns = ops.merge(columns, axis=1 - rank)
     filters = ops.permute(g, order=exchanged)
-    found = ops.conv(columns, filters, strides=dilations, dilations=strides, padding=padding, groups=groups)
-    return cut_to(ops.permute(found, order=exchanged), shape)
+    summed = ops.conv(columns, filters, strides=dilations, dilations=strides, padding=padding, groups=groups)
+    return cut_to(ops.permute(summed, order=exchanged), shape)
 
 
 def cut_to(x: Value, shape: tuple[Size, ...]) -> Value:
-    """The first elements along each axis, as many as the shape says."""
+    """Cut each axis to its first elements, as many as the shape says."""
     for axis in range(-x.rank, 0):
         apart = x.shape[axis] - shape[axis]
         if not isinstance(apart, int) or apart > 0:
@@ -83,7 +83,7 @@ def windows_summed_back(
     dilations: tuple[int, ...],
     padding: tuple[Size, ...],
 ) -> Value:
-    """The adjoint of the sum over each window: every pixel gets the gradients of all windows that see it."""
+    """Return the adjoint of the sum over each window: every pixel gets the gradients of all windows that see it."""
     one = adjoint.reshaped(g, (g.shape[0] * g.shape[1], 1, *g.shape[2:]))
     taps = ones((1, 1, *window), g.dtype)
     flat = (shape[0] * shape[1], 1, *shape[2:])
@@ -92,7 +92,7 @@ def windows_summed_back(
 
 
 def ones(shape: tuple[Size, ...], dtype: DType) -> Value:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return adjoint.broadcast(ops.cast(ops.extent(size=1), dtype=dtype), shape)
 
 

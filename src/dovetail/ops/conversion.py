@@ -25,7 +25,7 @@ EIGHT_BIT_FLOATS = (f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0)
 
 
 def converted(x: Array, dtype: DType, *, saturate: bool = True, rounding: Rounding = "up") -> Array:
-    """The same numbers in another dtype; `saturate` and `rounding` are for floats of 8 bits."""
+    """Return the same numbers in another dtype; `saturate` and `rounding` are for floats of 8 bits."""
     if x.dtype == dtype.numpy:
         return x
     x = _widened(x)
@@ -51,7 +51,7 @@ def _widened(x: Array) -> Array:
 
 
 def _low_bits(x: Array, dtype: DType) -> Array:
-    """Integers of less than 8 bits: what lies above is dropped."""
+    """Integers of less than 8 bits: higher bits are dropped."""
     numbers = x.astype(np.int64) if x.dtype.kind in "biu" else whole(x, np.dtype(np.int64))
     return (numbers & (2**dtype.bits - 1)).astype(np.uint8).view(dtype.numpy)
 

@@ -186,7 +186,7 @@ def conv_transpose(
 ) -> Array:
     """What a convolution would spread back: [n, c, *spatial] with weights [c, m / groups, *kernel].
 
-    Padding is cut off the result; output padding is put behind it before.
+    Padding is cut off the result; output padding is added after it first.
     """
     count, kernel = x.ndim - 2, w.shape[2:]
     channels = w.shape[1] * groups
@@ -194,7 +194,7 @@ def conv_transpose(
         (x.shape[2 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + output_padding[i] for i in range(count)
     ]
     total = np.zeros((x.shape[0], channels, *spread), wide(x.dtype))
-    # Per group the weights are [c, m]; turned round they are [m, c], as a convolution has them.
+    # Per group the weights are [c, m]; transposed they are [m, c], as a convolution has them.
     turned = w.reshape((groups, w.shape[0] // groups, *w.shape[1:])).swapaxes(1, 2)
     turned = turned.reshape((channels, w.shape[0] // groups, *kernel))
     image = x.astype(total.dtype)
@@ -229,11 +229,11 @@ def _deform_conv(
     facts.multiple(image.shape[1], offset_groups, "the channels, against the groups of offsets")
     numbers = product(tensor(w).shape[2:]) * offset_groups
     for of, count in ((moved, numbers * (image.rank - 2)), (weight, numbers)):
-        wanted = (image.shape[0], count, *result.shape[2:])
-        if of.rank != len(wanted):
-            raise TypeRuleError(f"{facts.op}: offsets or mask of {of}", hint=f"they have rank {len(wanted)}")
-        for found, size in zip(of.shape, wanted, strict=True):
-            facts.equal(found, size, "offsets and mask, against taps and places")
+        expected = (image.shape[0], count, *result.shape[2:])
+        if of.rank != len(expected):
+            raise TypeRuleError(f"{facts.op}: offsets or mask of {of}", hint=f"they have rank {len(expected)}")
+        for actual, size in zip(of.shape, expected, strict=True):
+            facts.equal(actual, size, "offsets and mask, against taps and places")
     return result
 
 

@@ -48,7 +48,7 @@ def cum_sum(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = Fa
 
 
 def _prod_pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
-    """Of what is 0, only the first has a slope: the products with 1 in its place. The others divide by themselves."""
+    """Return the gradients. Of zeros, only the first has a slope: the products with 1 in its place."""
     zero = elementwise.equal(x, 0.0)
     met = cum_sum(elementwise.cast(zero, dtype=x.dtype), axis=axis, reverse=reverse)
     first = elementwise.bit_and(zero, elementwise.equal(met, 1.0))
@@ -66,17 +66,17 @@ def cum_prod(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = F
 
 
 def _max_pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
-    """The gradient goes to the element that is the largest so far; of equals to the last one met."""
+    """Send each gradient to the element that is the largest so far; of equals to the last one."""
     return (_sent_to(g, x, cum_max(x, axis=axis, reverse=reverse), axis, exclusive, reverse),)
 
 
 def _min_pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
-    """The gradient goes to the element that is the smallest so far; of equals to the last one met."""
+    """Send each gradient to the element that is the smallest so far; of equals to the last one."""
     return (_sent_to(g, x, cum_min(x, axis=axis, reverse=reverse), axis, exclusive, reverse),)
 
 
 def _sent_to(g: Value, x: Value, extreme: Value, axis: int, exclusive: bool, reverse: bool) -> Value:
-    """Each gradient added to the element that is the running extreme there."""
+    """Add each gradient to the element that is the running extreme there."""
     if exclusive:  # each result is the inclusive one of its neighbour
         g = _shifted(g, axis, towards_start=not reverse)
     is_extreme = elementwise.equal(x, extreme)

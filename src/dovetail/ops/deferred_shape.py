@@ -9,10 +9,10 @@ from dovetail.ir.value import Value
 
 
 def size_of(x: Value, axis: int) -> Any:
-    """The size of an axis: a size, or `SizeOf`, which the matcher resolves, while a pattern is traced."""
+    """Return the size of an axis: a size, or `SizeOf`, which the matcher resolves, while a pattern is traced."""
     return SizeOf(x, axis) if x.known_type is None else x.shape[axis]
 
 
 def dtype_of(x: Value) -> Any:
-    """The dtype of a value, or `DTypeOf`, which the matcher resolves, while a pattern is traced."""
+    """Return the dtype of a value, or `DTypeOf`, which the matcher resolves, while a pattern is traced."""
     return DTypeOf(x) if x.known_type is None else x.dtype

@@ -1,4 +1,4 @@
-"""Picking boxes, and sampling images at places that lie between pixels."""
+"""Picking boxes, and sampling images at places between pixels."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def roi_align(
 
 
 def _bins(start: float, stop: float, bins: int, samples: int, aligned: bool, size: int) -> list[tuple[Array, Array]]:
-    """The two pixels beside each sample [bin, sample] along an axis, with their weights; none outside of the image."""
+    """Return the two pixels around each sample [bin, sample] along an axis, with weights; none outside the image."""
     length = stop - start if aligned else max(stop - start, 1.0)
     step = length / bins if bins else 0.0
     count = samples or max(math.ceil(step), 0)
@@ -179,12 +179,12 @@ def _bins(start: float, stop: float, bins: int, samples: int, aligned: bool, siz
     valid = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)
     low = np.floor(at).astype(np.int64)
-    # What was clipped lies on a pixel, so that its other side has no weight.
+    # A clipped place is on a pixel, so that its other side has no weight.
     return [(low, valid * (low + 1 - at)), (np.minimum(low + 1, size - 1), at - low)]
 
 
 def _corner(image: Array, row: tuple[Array, Array], column: tuple[Array, Array]) -> Array:
-    """One weighted corner of every sample: [channel, bin, sample, bin, sample]."""
+    """Return one weighted corner of every sample: [channel, bin, sample, bin, sample]."""
     return weigh(image[:, row[0][:, :, None, None], column[0]], row[1][:, :, None, None] * column[1])
 
 
@@ -214,7 +214,7 @@ def roi_pool(x: Array, regions: Array, *, height: SizeAttr, width: SizeAttr, sca
 
 
 def _pixel_bins(first: int, last: int, bins: int, size: int) -> list[slice]:
-    """The pixels of each bin, from the one that it begins in to the one that it ends in."""
+    """Return the pixels of each bin, from the one that it begins in to the one that it ends in."""
     length = max(last - first + 1, 1)
     ends = [(first + i * length // bins, first - (-(i + 1) * length // bins)) for i in range(bins)]
     return [slice(min(max(start, 0), size), min(max(stop, 0), size)) for start, stop in ends]
@@ -258,7 +258,7 @@ def grid_sample(
 
 
 def sampled(x: Array, grid: Array, *, mode: str, padding: str, align_corners: bool, of: Any = np) -> Array:
-    """The meaning of `grid_sample` in any array library that has NumPy's functions."""
+    """Compute `grid_sample` in any array library that has NumPy's functions."""
     channels_last = of.moveaxis(x.astype(wide(x.dtype)), 1, -1)
     axes: list[list[tuple[Array, Array]]] = []
     for axis, size in enumerate(x.shape[2:]):

@@ -70,7 +70,7 @@ def _power(x: Array, y: Array) -> Array:
 
 
 def _rounded_once(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A chain of steps that is computed wide, so that narrow types round only its result."""
+    """Chain steps that are computed in a wide type, so that narrow types round only the result."""
 
     def meaning(x: Array) -> Array:
         return np.asarray(function(x.astype(wide(x.dtype)))).astype(x.dtype)
@@ -98,14 +98,14 @@ def _reciprocal(x: Array) -> Array:
 
 def _maximum(x: Array, y: Array) -> Array:
     """np.maximum leaves open which of two zeros is the larger; here 0.0 is larger than -0.0."""
-    found = np.maximum(x, y)
-    return np.where((x == 0) & (y == 0), x + y, found) if found.dtype.kind not in "iub" else found
+    larger = np.maximum(x, y)
+    return np.where((x == 0) & (y == 0), x + y, larger) if larger.dtype.kind not in "iub" else larger
 
 
 def _minimum(x: Array, y: Array) -> Array:
     """np.minimum, with -0.0 smaller than 0.0."""
-    found = np.minimum(x, y)
-    return np.where((x == 0) & (y == 0), -(-x + -y), found) if found.dtype.kind not in "iub" else found
+    smaller = np.minimum(x, y)
+    return np.where((x == 0) & (y == 0), -(-x + -y), smaller) if smaller.dtype.kind not in "iub" else smaller
 
 
 def _relu(x: Array) -> Array:
@@ -136,7 +136,7 @@ def _div_pull(g: Value, y: Value, a: Value, b: Value) -> Parts:
 
 
 def _extreme_pull(wins: Callable[[Value, Value], Value]) -> BinaryPull:
-    """The larger or smaller operand has all of the gradient; equal ones share it."""
+    """Return a pull in which the larger or smaller operand has all of the gradient; equal ones share it."""
 
     def share(g: Value, mine: Value, other: Value) -> Value:
         return where(wins(mine, other), g, where(equal(mine, other), g * 0.5, 0.0))
@@ -323,10 +323,10 @@ def complex_(x: Array, y: Array) -> Array:
 
 
 def _where(facts: Facts, condition: Type, x: Type, y: Type) -> Type:
-    asked, yes, no = rules.tensor(condition), rules.tensor(x), rules.tensor(y)
-    rules.one_dtype(facts, [asked], (bool_,))
+    selector, yes, no = rules.tensor(condition), rules.tensor(x), rules.tensor(y)
+    rules.one_dtype(facts, [selector], (bool_,))
     dtype = rules.one_dtype(facts, [yes, no], EVERY)
-    return TensorType(dtype, rules.broadcast(facts, [asked.shape, yes.shape, no.shape]))
+    return TensorType(dtype, rules.broadcast(facts, [selector.shape, yes.shape, no.shape]))
 
 
 def _where_pull(g: Value, y: Value, condition: Value, a: Value, b: Value) -> Parts:

@@ -51,12 +51,12 @@ def _counting(facts: Facts, n: Type, *, count: Size) -> Type:
 @primitive(_counting, flops=no_flops, pull=NOT_FLOAT)
 def counting(n: Array, *, count: Fresh) -> Array:
     """0, 1, 2, … below a number that the run finds; `count` is how many."""
-    found = int(n)
-    if not 0 <= found <= LARGEST_COUNT:
-        raise BindError(f"counting up to {found}", hint=f"a size that is computed goes from 0 to {LARGEST_COUNT:,}")
-    if isinstance(count, int) and found != count:
-        raise BindError(f"counting found {found} where {count} were promised", hint="bind it to what is computed")
-    return np.arange(found)
+    stop = int(n)
+    if not 0 <= stop <= LARGEST_COUNT:
+        raise BindError(f"counting up to {stop}", hint=f"a size that is computed goes from 0 to {LARGEST_COUNT:,}")
+    if isinstance(count, int) and stop != count:
+        raise BindError(f"counting found {stop} where {count} were promised", hint="bind it to what is computed")
+    return np.arange(stop)
 
 
 def _extent(facts: Facts, *, size: Size, dtype: DType) -> Type:
@@ -85,9 +85,9 @@ def _row(rows: Size) -> Value:
 
 
 def _random_bits(facts: Facts, key: Type, *, shape: tuple[Size, ...], dtype: DType) -> Type:
-    given = tensor(key)
-    if given.dtype is not u32 or given.shape != (2,):
-        raise TypeRuleError(f"{facts.op} from a key of {given}", hint="a key is u32[2]")
+    key_type = tensor(key)
+    if key_type.dtype is not u32 or key_type.shape != (2,):
+        raise TypeRuleError(f"{facts.op} from a key of {key_type}", hint="a key is u32[2]")
     if dtype not in UNSIGNED:
         raise TypeRuleError(f"{facts.op} of {dtype.name}", hint="bits are u8, u16, u32 or u64")
     for size in shape:
@@ -111,7 +111,7 @@ THREEFRY_PARITY = 0x1BD11BDA
 
 
 def threefry(key: tuple[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
-    """The cipher of Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, of u32 in any array library."""
+    """Compute the cipher of Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, of u32 in any array library."""
     first, second = key
     keys = (first, second, first ^ second ^ np.uint32(THREEFRY_PARITY))
     x, y = x + keys[0], y + keys[1]
@@ -158,7 +158,7 @@ def random_normal(
     both = _unit(key, (2, *shape), computed)
     axis = -1 - len(shape)
     radius, angle = (movement.squeeze(movement.part(both, axis=axis, index=i, parts=2), axes=(axis,)) for i in (0, 1))
-    # 1 - u lies in (0, 1], where the logarithm is finite.
+    # 1 - u is in (0, 1], where the logarithm is finite.
     length = elementwise.sqrt(elementwise.log(1.0 - radius) * -2.0)
     normal = length * elementwise.cos(angle * (2 * math.pi))
     if (mean, deviation) != (0.0, 1.0):

@@ -30,10 +30,10 @@ def _ends(ends: Type) -> TensorType:
     return of
 
 
-def _ranks(facts: Facts, *found: tuple[TensorType, int]) -> None:
-    if any(of.rank != rank for of, rank in found):
-        shapes = " and ".join(str(of) for of, _ in found)
-        raise TypeRuleError(f"{facts.op} of {shapes}", hint=f"pass ranks {' and '.join(str(r) for _, r in found)}")
+def _ranks(facts: Facts, *operands: tuple[TensorType, int]) -> None:
+    if any(of.rank != rank for of, rank in operands):
+        shapes = " and ".join(str(of) for of, _ in operands)
+        raise TypeRuleError(f"{facts.op} of {shapes}", hint=f"pass ranks {' and '.join(str(r) for _, r in operands)}")
 
 
 def _product(facts: Facts, x: Type, w: Type, ends: Type) -> Type:
@@ -54,7 +54,7 @@ def _product_pull(g: Value, y: Value, x: Value, w: Value, ends: Value) -> Parts:
 
 
 def _groups(ends: Array, rows: int) -> Iterator[tuple[int, slice]]:
-    """The groups that have rows."""
+    """Yield the groups that have rows."""
     first = 0
     for group, end in enumerate(ends.tolist()):
         end = max(first, min(int(end), rows))

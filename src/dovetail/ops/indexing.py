@@ -42,7 +42,7 @@ def _one_rank(facts: Facts, x: TensorType, indices: TensorType) -> None:
 
 
 def checked(indices: Array, size: int, op: str) -> Array:
-    """The indices, all of them within the axis; NumPy counts negative ones from the end as we do."""
+    """Return the indices, all of them within the axis; NumPy counts negative ones from the end as we do."""
     bad = (indices < -size) | (indices >= size)
     if np.any(bad):
         hint = f"indices go from {-size} to {size - 1}" if size else "an empty axis has no element to take"
@@ -50,11 +50,11 @@ def checked(indices: Array, size: int, op: str) -> Array:
     return indices.astype(np.int64)
 
 
-def counted(found: int, count: int | Dim, op: str) -> None:
-    """The number of results is the one that the type promises, where it promises one."""
-    if isinstance(count, int) and found != count:
+def counted(actual: int, count: int | Dim, op: str) -> None:
+    """Check that the number of results is the one that the type promises, where it promises one."""
+    if isinstance(count, int) and actual != count:
         raise BindError(
-            f"{op} found {found} where {count} were promised", hint="bind the count to what the input holds"
+            f"{op} found {actual} where {count} were promised", hint="bind the count to what the input holds"
         )
 
 
@@ -65,7 +65,7 @@ def _gather(facts: Facts, x: Type, indices: Type, *, axis: int) -> Type:
 
 
 def _gather_pull(g: Value, y: Value, x: Value, indices: Value, *, axis: int) -> Parts:
-    """Each slice is added to the one that it was read from."""
+    """Add each slice to the one that it was read from."""
     at, count = axis + x.rank, indices.rank
     front = (*range(at, at + count), *range(at), *range(at + count, y.rank))
     rows = adjoint.permuted(g, tuple(a - y.rank for a in front))
@@ -96,7 +96,7 @@ def _covers(facts: Facts, x: TensorType, indices: TensorType, axis: int) -> None
 
 
 def _along(indices: Array, size: int, axis: int, op: str) -> tuple[Array, ...]:
-    """One index a dimension: the given ones along the axis, the element's own place elsewhere."""
+    """Return one index a dimension: the operand's along the axis, the element's own place elsewhere."""
     places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = checked(indices, size, op)
     return tuple(places)
@@ -120,7 +120,7 @@ def gather_elements(x: Array, indices: Array, *, axis: Axis) -> Array:
 
 
 def _depth(facts: Facts, x: TensorType, indices: TensorType, batch: int) -> int:
-    """How many axes of x one row of indices names."""
+    """Return how many axes of x one row of indices names."""
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int):
         raise TypeRuleError(f"{facts.op} by indices of {indices}", hint="the last axis of the indices has a known size")
@@ -140,7 +140,7 @@ def _gather_nd(facts: Facts, x: Type, indices: Type, *, batch: int) -> Type:
 
 
 def _rows(x: Array, indices: Array, batch: int, op: str) -> tuple[Array, ...]:
-    """One index a dimension for rows of indices; batch axes keep their own place."""
+    """Return one index a dimension for rows of indices; batch axes keep their own place."""
     places = list(np.indices(indices.shape[:-1], sparse=True))[:batch]
     named = [checked(indices[..., d], x.shape[batch + d], op) for d in range(indices.shape[-1])]
     return (*places, *named)
@@ -153,7 +153,7 @@ def _gather_nd_pull(g: Value, y: Value, x: Value, indices: Value, *, batch: int)
 
 
 def _batch_places(indices: Value, batch: int) -> list[Value]:
-    """For each batch axis the place of every row of indices along it."""
+    """Return for each batch axis the place of every row of indices along it."""
     shape = indices.shape[:-1]
     counters = [elementwise.cast(generate.iota(size=shape[i]), dtype=indices.dtype) for i in range(batch)]
     return [adjoint.broadcast(adjoint.along(c, i - len(shape)), shape) for i, c in enumerate(counters)]
@@ -220,13 +220,13 @@ def _scatter_nd(facts: Facts, x: Type, indices: Type, updates: Type, *, reductio
     of, by, new = tensor(x), _indices(facts, indices), tensor(updates)
     dtype = _combined(facts, of, new, reduction)
     depth = _depth(facts, of, by, 0)
-    wanted = (*by.shape[:-1], *of.shape[depth:])
-    if len(wanted) != new.rank:
+    expected = (*by.shape[:-1], *of.shape[depth:])
+    if len(expected) != new.rank:
         raise TypeRuleError(
-            f"{facts.op}: updates of rank {new.rank}", hint=f"rank {len(wanted)} fits these indices: {wanted}"
+            f"{facts.op}: updates of rank {new.rank}", hint=f"rank {len(expected)} fits these indices: {expected}"
         )
-    for found, size in zip(new.shape, wanted, strict=True):
-        facts.equal(found, size, "the updates, against what the indices name")
+    for actual, size in zip(new.shape, expected, strict=True):
+        facts.equal(actual, size, "the updates, against what the indices name")
     return TensorType(dtype, of.shape)
 
 
@@ -254,7 +254,9 @@ def _scatter_parts(
     read: Callable[[Value], Value],
     numbered: Value,
 ) -> Parts:
-    """The gradients of x and of the updates. `numbered` counts the updates, in the order in which they are written."""
+    """Return the gradients of x and of the updates. `numbered` counts the updates, in the order in which they are
+    written.
+    """
     if reduction == "add":
         return g, None, read(g)
     if reduction == "none":
@@ -274,16 +276,16 @@ def _scatter_parts(
 def _scattered_product(
     g: Value, x: Value, updates: Value, write: Callable[[Value, Value, Combine], Value], read: Callable[[Value], Value]
 ) -> Parts:
-    """The product of all others: of factors that are 0, one has a slope and two have none."""
+    """Return the product of all others: of factors that are 0, one has a slope and two have none."""
     zero_x, zero_u = elementwise.equal(x, 0.0), elementwise.equal(updates, 0.0)
     zeros = write(elementwise.cast(zero_x, dtype=x.dtype), elementwise.cast(zero_u, dtype=x.dtype), "add")
     ones_x, ones_u = elementwise.where(zero_x, 1.0, x), elementwise.where(zero_u, 1.0, updates)
     slope = g * write(ones_x, ones_u, "mul")
-    found: list[Value] = []
+    gradients: list[Value] = []
     for zero, others, here, met in ((zero_x, ones_x, slope, zeros), (zero_u, ones_u, read(slope), read(zeros))):
         alone = elementwise.where(zero, elementwise.equal(met, 1.0), elementwise.equal(met, 0.0))
-        found.append(elementwise.where(alone, here / others, 0.0))
-    return found[0], None, found[1]
+        gradients.append(elementwise.where(alone, here / others, 0.0))
+    return gradients[0], None, gradients[1]
 
 
 @primitive(_scatter_nd, flops=_one_per_update, pull=_scatter_nd_pull)
@@ -324,7 +326,7 @@ def _unique(facts: Facts, x: Type, *, axis: int | None, in_order: bool, count: S
 def _unique_pull(
     g: tuple[Value | None, ...], y: Value, x: Value, *, axis: int | None, in_order: bool, count: Size
 ) -> Parts:
-    """The slices were read at their first indices."""
+    """Scatter the slices' gradients to their first indices."""
     if g[0] is None:
         return (None,)
     along = adjoint.reshaped(x, (x.tensor.count,)) if axis is None else x
@@ -352,7 +354,7 @@ def unique(x: Array, *, axis: Axis | None = None, in_order: bool = True, count: 
 
 
 def _groups(rows: Array) -> tuple[Array, Array, Array]:
-    """For rows in rising order without repetition: first index, the group of every row, and sizes."""
+    """Return for rows in rising order without repetition: first index, the group of every row, and sizes."""
     keys = rows.astype(np.float32) if rows.dtype.kind == "V" else rows
     order = np.lexsort(keys.T[::-1]) if keys.size else np.arange(len(keys))
     ranked = keys[order]

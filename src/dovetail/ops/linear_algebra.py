@@ -50,19 +50,19 @@ def _without(reason: str) -> Refused:
 
 
 def _one_by_one(function: Callable[..., Array], *stacks: Array) -> Array:
-    """A function of stacks of matrices; where LAPACK refuses one of them, its result alone is NaN."""
+    """Apply a function to stacks of matrices; where LAPACK refuses one of them, its result alone is NaN."""
     try:
         return function(*stacks)
     except np.linalg.LinAlgError:
         lead = stacks[0].shape[:-2]
         like = stacks[-1]
-        found = np.full(like.shape, np.nan, like.dtype)
+        results = np.full(like.shape, np.nan, like.dtype)
         for at in np.ndindex(*lead):
             try:
-                found[at] = function(*(stack[at] for stack in stacks))
+                results[at] = function(*(stack[at] for stack in stacks))
             except np.linalg.LinAlgError:
                 continue
-        return found
+        return results
 
 
 def _solve(facts: Facts, a: Type, b: Type) -> Type:
@@ -88,7 +88,7 @@ def solve(a: Array, b: Array) -> Array:
 
 
 def _symmetric_pull(g: Value) -> Value:
-    """A gradient of all elements of a symmetric matrix as one of its lower triangle, which alone is read."""
+    """Return a gradient of all elements of a symmetric matrix as one of its lower triangle, which alone is read."""
     rows = movement.unsqueeze(generate.iota(size=g.shape[-2]), axes=(-1,))
     columns = generate.iota(size=g.shape[-1])
     both = elementwise.where(elementwise.equal(rows, columns), g, g + adjoint.transposed(g))
@@ -155,8 +155,8 @@ def reflectors(x: Array) -> tuple[Array, Array]:
     """R on and above the diagonal, the Householder vectors of Q below it, and their factors."""
     if x.size == 0:
         return x, np.zeros((*x.shape[:-2], min(x.shape[-2:])), x.dtype)
-    found, factors = np.linalg.qr(x.astype(wide(x.dtype)), mode="raw")
-    return np.swapaxes(found, -1, -2).astype(x.dtype), factors.astype(x.dtype)
+    packed, factors = np.linalg.qr(x.astype(wide(x.dtype)), mode="raw")
+    return np.swapaxes(packed, -1, -2).astype(x.dtype), factors.astype(x.dtype)
 
 
 def _svd(facts: Facts, x: Type, *, full: bool) -> Type:
@@ -171,8 +171,8 @@ def _svd(facts: Facts, x: Type, *, full: bool) -> Type:
 @primitive(_svd, flops=_cubic, pull=_without("a singular value decomposition"))
 def svd(x: Array, *, full: bool = False) -> tuple[Array, Array, Array]:
     """u, s and v with x = u @ diag(s) @ v; the s descend."""
-    found = np.linalg.svd(x.astype(wide(x.dtype)), full_matrices=full)
-    return found[0].astype(x.dtype), found[1].astype(x.dtype), found[2].astype(x.dtype)
+    factors = np.linalg.svd(x.astype(wide(x.dtype)), full_matrices=full)
+    return factors[0].astype(x.dtype), factors[1].astype(x.dtype), factors[2].astype(x.dtype)
 
 
 def _eigh(facts: Facts, x: Type) -> Type:
@@ -215,8 +215,8 @@ def _eig(facts: Facts, x: Type) -> Type:
 @primitive(_eig, flops=_cubic, pull=_without("eigenvalues of any matrix"))
 def eig(x: Array) -> tuple[Array, Array]:
     """Eigenvalues of a square matrix and its eigenvectors as columns; real and imaginary parts in a last axis."""
-    found = np.linalg.eig(x.astype(wide(x.dtype)))
-    pairs = [np.stack([np.real(part), np.imag(part)], axis=-1).astype(x.dtype) for part in found]
+    parts = np.linalg.eig(x.astype(wide(x.dtype)))
+    pairs = [np.stack([np.real(part), np.imag(part)], axis=-1).astype(x.dtype) for part in parts]
     return pairs[0], pairs[1]
 
 

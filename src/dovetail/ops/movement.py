@@ -30,7 +30,7 @@ from dovetail.ops.rules import one_dtype, tensor
 
 
 def _put(of: TensorType, axis: int, *sizes: Size) -> TensorType:
-    """The type with one axis replaced by others."""
+    """Return the type with one axis replaced by others."""
     at = axis + of.rank
     return TensorType(of.dtype, (*of.shape[:at], *sizes, *of.shape[at + 1 :]))
 
@@ -273,13 +273,13 @@ def _concat(facts: Facts, *operands: Type, axis: int) -> Type:
 
 
 def _concat_pull(g: Value, y: Value, *xs: Value, axis: int) -> Parts:
-    found: list[Value] = []
+    gradients: list[Value] = []
     start: Size = 0
     for x in xs:
         stop = start + x.shape[axis]
-        found.append(adjoint.stated(slice_(g, axis=axis, start=start, stop=stop), x.shape))
+        gradients.append(adjoint.stated(slice_(g, axis=axis, start=start, stop=stop), x.shape))
         start = stop
-    return tuple(found)
+    return tuple(gradients)
 
 
 @primitive(_concat, flops=no_flops, pull=_concat_pull)

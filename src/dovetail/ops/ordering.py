@@ -30,7 +30,7 @@ def _comparisons(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, A
 
 
 def _order(x: Array, axis: int, descending: bool) -> Array:
-    """The indices that sort x along an axis."""
+    """Return the indices that sort x along an axis."""
     keys = x.astype(np.float32) if x.dtype.kind == "V" else x
     if not descending:
         return np.argsort(keys, axis=axis, kind="stable")
@@ -46,7 +46,7 @@ def _sort(facts: Facts, x: Type, *, axis: int, descending: bool) -> Type:
 
 
 def _order_pull(g: tuple[Value | None, ...], y: Value, x: Value, *, axis: int, **options: Any) -> Parts:
-    """Each element of the result goes back to where it came from."""
+    """Send the gradient of each element of the result back to where it came from."""
     return (None if g[0] is None else adjoint.added_at(adjoint.zeros_like(x), y[1], g[0], axis),)
 
 

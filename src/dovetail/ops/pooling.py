@@ -84,7 +84,7 @@ class Slide:
             self.over.append(max(0, end - length - self.before[i] - self.after[i]))
 
     def seen(self, x: Array, around: Any, beyond: Any) -> Iterator[Array]:
-        """What each tap sees at every place: the array, the padding around it, or nothing beyond that."""
+        """Yield what each tap sees at every place: the array, the padding around it, or nothing beyond that."""
         padded = padded_by(x, self.before, self.after, around)
         whole = padded_by(padded, [0] * len(self.over), self.over, beyond)
         for tap in taps(self.window):
@@ -92,7 +92,7 @@ class Slide:
 
 
 def _max_pull(g: Value, y: Value, x: Value, **options: Any) -> Parts:
-    """The largest element of each window has its gradient; the first of equals."""
+    """Give the gradient of each window to its largest element; the first of equals."""
     return (_sent_back(g, max_pool_indices(x, **options)[1], x),)
 
 
@@ -149,7 +149,7 @@ def max_pool_indices(
 
 
 def _average_pull(g: Value, y: Value, x: Value, *, ceil: bool, count_padding: bool, **window: Any) -> Parts:
-    """Each window hands its gradient to its elements in equal parts."""
+    """Distribute the gradient of each window to its elements in equal parts."""
     one = ones((1, 1, *x.shape[2:]), x.dtype)
     # The sum of ones over their mean is what the mean divides by, padding included where it counts.
     divisor = lp_pool(one, ceil=ceil, p=1.0, **window) / average_pool(

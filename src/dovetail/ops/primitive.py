@@ -52,10 +52,10 @@ def axis_from_end(axis: Any, rank: int | None) -> int:
 
 def _axes(axes: Any, rank: int | None) -> tuple[int, ...]:
     listed = [axes] if isinstance(axes, int) else list(axes)
-    found = sorted(axis_from_end(a, rank) for a in listed)
-    if len(set(found)) != len(found):
+    normalized = sorted(axis_from_end(a, rank) for a in listed)
+    if len(set(normalized)) != len(normalized):
         raise TypeRuleError(f"axes {listed} name one axis twice", hint="name each axis once")
-    return tuple(found)
+    return tuple(normalized)
 
 
 def _whole(number: Any, rank: int | None) -> int:
@@ -180,7 +180,7 @@ class Primitive(Op):
         self.__doc__ = f"{name}({_spelled(parameters)})\n\n{self.doc.rstrip('.')}."
 
     def cost_kind(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
-        """What decides which share of the peak its arithmetic reaches. A dot refines a kind: "conv.depthwise"."""
+        """Return the kind that decides its share of the peak arithmetic. A dot refines a kind: "conv.depthwise"."""
         kind = self._cost_kind
         return kind if isinstance(kind, str) else kind(operands, attrs)
 
@@ -189,7 +189,7 @@ class Primitive(Op):
         return make(self, values, self.normal(values, attrs))
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes in their normal form, in the order of the signature, defaults filled in."""
+        """Return the attributes in their normal form, in the order of the signature, defaults filled in."""
         if self.arity is not None and len(operands) != self.arity:
             raise TypeRuleError(f"{self.name} of {len(operands)} operands", hint=f"it takes {self.arity}")
         if not self.kinds and not attrs:
@@ -201,42 +201,42 @@ class Primitive(Op):
             )
         first = operands[0].known_type if operands else None
         rank = first.rank if isinstance(first, TensorType) else None
-        found: dict[str, Any] = {}
+        normalized: dict[str, Any] = {}
         for name, kind in self.kinds.items():
-            given = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
-            if given is inspect.Parameter.empty:
+            attribute = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
+            if attribute is inspect.Parameter.empty:
                 raise TypeRuleError(f"{self.name} needs {name}", hint=f"pass {name}=…")
-            found[name] = given if _is_asked(given) else self._attribute(name, kind, given, rank)
-        return found
+            normalized[name] = attribute if _is_caught(attribute) else self._attribute(name, kind, attribute, rank)
+        return normalized
 
-    def _attribute(self, name: str, kind: Kind, given: Any, rank: int | None) -> Any:
-        if given is None and self.defaults.get(name, inspect.Parameter.empty) is None:
+    def _attribute(self, name: str, kind: Kind, attribute: Any, rank: int | None) -> Any:
+        if attribute is None and self.defaults.get(name, inspect.Parameter.empty) is None:
             return None
         try:
-            return kind.normal(given, rank)
+            return kind.normal(attribute, rank)
         except (TypeError, ValueError):
-            raise TypeRuleError(f"{self.name} with {name}={given!r}", hint=f"{name} is: {kind.name}") from None
+            raise TypeRuleError(f"{self.name} with {name}={attribute!r}", hint=f"{name} is: {kind.name}") from None
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
-        if not operands and any(_is_asked(a) for a in attrs.values()):
+        if not operands and any(_is_caught(a) for a in attrs.values()):
             return None  # type: ignore[return-value]  # a leaf of a pattern, like a hole
         return self.type_rule(facts, *operands, **attrs)
 
     def compute(self, *arrays: Array, **attrs: Any) -> Array | tuple[Array, ...]:
-        """The meaning as IEEE has it: infinities and NaN are results, never warnings."""
+        """Compute the meaning as IEEE has it: infinities and NaN are results, never warnings."""
         with np.errstate(all="ignore"):
             result: Array | tuple[Array, ...] = self.meaning(*arrays, **attrs)
         return tuple(np.asarray(r) for r in result) if isinstance(result, tuple) else np.asarray(result)
 
 
-_ASKED = (Hole, SizeOf, DTypeOf)
+_CAUGHT = (Hole, SizeOf, DTypeOf)
 
 
-def _is_asked(attr: Any) -> bool:
-    """Whether an attribute of a pattern is caught from the graph or asked of it, in whole or in part."""
+def _is_caught(attr: Any) -> bool:
+    """Return whether an attribute of a pattern is caught from the graph or compared with it, in whole or in part."""
     if isinstance(attr, tuple):
-        return any([_is_asked(a) for a in cast(tuple[Any, ...], attr)])
-    return isinstance(attr, _ASKED)
+        return any([_is_caught(a) for a in cast(tuple[Any, ...], attr)])
+    return isinstance(attr, _CAUGHT)
 
 
 def _parameters(meaning: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
@@ -283,7 +283,7 @@ def _arity(parameters: Sequence[inspect.Parameter]) -> int | None:
 
 
 def _spelled(parameters: Sequence[inspect.Parameter]) -> str:
-    """The signature for people: operands, then attributes with their defaults."""
+    """Spell the signature for people: operands, then attributes with their defaults."""
     spelled: list[str] = []
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
@@ -299,7 +299,7 @@ _OPERANDS: Any = (Value, complex, float, int, Hole, np.number)
 
 
 def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:
-    """Operands as values. A number takes the dtype of the last tensor beside it."""
+    """Operands as values. A number takes the dtype of the last tensor operand."""
     for operand in operands:
         if operand.__class__ is not Value:
             break
@@ -351,7 +351,7 @@ def primitive(
 
 
 def family(namespace: Mapping[str, Any]) -> tuple[Primitive, ...]:
-    """The primitives that a module defines, in the order of its lines."""
+    """Return the primitives that a module defines, in the order of its lines."""
     return tuple(dict.fromkeys(v for v in namespace.values() if isinstance(v, Primitive)))
 
 

@@ -76,7 +76,7 @@ def reduce_min(x: Array, *, axes: Axes) -> Array:
 
 
 def _prod_pull(g: Value, y: Value, x: Value, *, axes: tuple[int, ...]) -> Parts:
-    """The product of all others, which is right at zeros: one of them has a slope, two have none."""
+    """Return the product of all others, which is right at zeros: one of them has a slope, two have none."""
     zero = elementwise.equal(x, 0.0)
     zeros = reduce_sum(elementwise.cast(zero, dtype=x.dtype), axes=axes)
     others = elementwise.where(zero, 1.0, x)

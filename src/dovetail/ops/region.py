@@ -32,7 +32,7 @@ class Region(Op):
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         body: Subgraph = attrs["body"]
         lanes: int = attrs["lanes"]
-        # The number of lanes is checked first: a lane has an operand at least, so that no text asks for a billion.
+        # The number of lanes is checked first: a lane has an operand at least, so that no text makes a billion.
         fits = 1 <= lanes <= max(len(operands), 1) and operands == body.arguments * lanes
         if not fits or not body.results or (lanes > 1 and len(body.results) != 1):
             raise TypeRuleError(
@@ -45,7 +45,7 @@ class Region(Op):
         return together[0] if len(together) == 1 else TupleType(together)
 
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value:
-        """The steps spelled out again."""
+        """Spell out the steps again."""
         body: Subgraph = attrs["body"]
         width = len(body.arguments)
         lanes = [operands[i * width : (i + 1) * width] for i in range(attrs["lanes"])]
@@ -57,19 +57,21 @@ region = Region()
 
 
 def steps(body: Subgraph) -> list[Value]:
-    """What a region does to each element, in order; views in front of it are no steps."""
+    """Return what a region does to each element, in order; views in front of it are no steps."""
     return [v for v in body.values if v.op.elementwise]
 
 
 @lru_cache(maxsize=1 << 10)
 def anchor_of(body: Subgraph) -> Value | None:
-    """The one value of a body that is neither elementwise nor a view; None where there is none, or several."""
-    found = [v for v in body.values if v.operands and not v.op.elementwise and not is_prologue(v)]
-    return found[0] if len(found) == 1 else None
+    """Return the one value of a body that is neither elementwise nor a view; None where there is none, or several."""
+    anchors = [v for v in body.values if v.operands and not v.op.elementwise and not is_prologue(v)]
+    return anchors[0] if len(anchors) == 1 else None
 
 
 def is_prologue(value: Value) -> bool:
-    """A view, or a nearest-neighbour resize: both only say which element a region reads. `again` stays outside."""
+    """Return whether an op only says which element a region reads: a view, or a nearest-neighbor resize. `again` does
+    not.
+    """
     if not isinstance(value.op, Primitive) or len(value.operands) != 1 or value.op.name == "again":
         return False
     return value.op.view or (value.op.name == "resize" and value.attrs.get("mode") == "nearest")

@@ -42,10 +42,10 @@ Rounding: TypeAlias = Literal["round_prefer_floor", "round_prefer_ceil", "floor"
 
 
 def _rising_axes(axes: Any, rank: int | None) -> tuple[int, ...]:
-    found = tuple(axis_from_end(a, rank) for a in axes)
-    if not found or any(a >= b for a, b in pairwise(found)):
+    normalized = tuple(axis_from_end(a, rank) for a in axes)
+    if not normalized or any(a >= b for a, b in pairwise(normalized)):
         raise TypeRuleError(f"axes {tuple(axes)}", hint="name the axes to resize, each once, in rising order")
-    return found
+    return normalized
 
 
 RisingAxes = Annotated[tuple[int, ...], Kind("ints", _rising_axes)]
@@ -95,14 +95,14 @@ def _check(
 ) -> None:
     if sizes is None and scales is None:
         raise TypeRuleError(f"{facts.op} to nothing", hint="pass sizes, or scales, or both")
-    for what, numbers, wanted in (
+    for what, numbers, expected in (
         ("sizes", sizes, len(axes)),
         ("scales", scales, len(axes)),
         ("roi", roi, 2 * len(axes)),
     ):
-        if numbers is not None and len(numbers) != wanted:
+        if numbers is not None and len(numbers) != expected:
             raise TypeRuleError(
-                f"{facts.op}: {what} has {len(numbers)} numbers for {len(axes)} axes", hint=f"give {wanted}"
+                f"{facts.op}: {what} has {len(numbers)} numbers for {len(axes)} axes", hint=f"give {expected}"
             )
     if scales is not None and not all(0 < s < float("inf") for s in scales):
         raise TypeRuleError(f"{facts.op}: scales {scales}", hint="scales are above 0")
@@ -120,7 +120,7 @@ def _scaled(size: Size, scale: float) -> Size:
 
 
 def simple_fraction(scale: float) -> Fraction:
-    """A scale as a fraction. One that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
+    """Return a scale as a fraction. One that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
     from fractions import Fraction  # it imports decimal and numbers, and few models scale
 
     exact = Fraction(scale)
@@ -184,7 +184,7 @@ def resize(
 ) -> Array:
     """Axes brought to other sizes by interpolation.
 
-    `sizes` is authoritative; `scales` alone gives floor(size * scale), and beside sizes it places the samples.
+    `sizes` is authoritative; `scales` alone gives floor(size * scale), and with sizes it places the samples.
     """
     result = x if mode == "nearest" else x.astype(wide(x.dtype))
     samples = axis_samples(
@@ -238,8 +238,8 @@ def axis_samples(
     antialias: bool,
     roi: tuple[float, ...] | None,
 ) -> list[AxisSamples]:
-    """What a resize of this shape reads, axis by axis."""
-    found: list[AxisSamples] = []
+    """Return the elements that a resize of this shape reads, axis by axis."""
+    samples: list[AxisSamples] = []
     for i, axis in enumerate(axes):
         length = shape[axis]
         start, end = (0.0, 1.0) if roi is None else (roi[i], roi[len(axes) + i])
@@ -254,8 +254,8 @@ def axis_samples(
             narrow = min(axis_map.scale, 1.0) if antialias else 1.0
             index, weights = _weighed(length, at, _filter(mode, a), narrow, antialias, exclude_outside)
         outside = (at < 0) | (at > length - 1) if coordinates == "tf_crop_and_resize" else None
-        found.append(AxisSamples(axis, index, weights, outside))
-    return found
+        samples.append(AxisSamples(axis, index, weights, outside))
+    return samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,21 +264,21 @@ class _AxisMap:
 
     length: int
     size: int
-    given: float | None
+    exact: float | None
     start: float
     end: float
 
     @property
     def scale(self) -> float:
-        return self.size / self.length if self.given is None else self.given
+        return self.size / self.length if self.exact is None else self.exact
 
     def stretched(self, at: Array) -> Array:
-        """A distance in the result, as one in the input."""
+        """Return a distance in the result, as one in the input."""
         # Multiplied first: whole results stay whole, so that floor and ceil do not jump.
-        return at * self.length / self.size if self.given is None else at / at.dtype.type(self.given)
+        return at * self.length / self.size if self.exact is None else at / at.dtype.type(self.exact)
 
     def positions(self, coordinates: Coordinates, precision: type[np.floating[Any]]) -> Array:
-        """Where in the input each place of the result lies."""
+        """Return the place in the input of each element of the result."""
         at = np.arange(self.size, dtype=precision)
         last = self.length - 1
         match coordinates:
@@ -325,7 +325,7 @@ def _filter(mode: str, a: float) -> _Filter:
 def _weighed(
     length: int, at: Array, kernel: _Filter, narrow: float, antialias: bool, exclude_outside: bool
 ) -> tuple[Array, Array]:
-    """The elements within reach and their weights; those beyond an end are the one at the end, or left out."""
+    """Return the elements within reach and their weights; those beyond an end are the one at the end, or left out."""
     reach = int(np.ceil(kernel.reach / narrow))
     elements = np.floor(at)[:, None] + np.arange(1 - reach, reach + 1)
     weights = kernel.weight(np.abs(elements - at[:, None]) * narrow)

@@ -20,7 +20,7 @@ def tensor(type: Type, what: str = "an operand") -> TensorType:
 
 
 def one_dtype(facts: Facts, types: Sequence[TensorType], allowed: Sequence[DType]) -> DType:
-    """The dtype that all operands share; it must be one that the op takes."""
+    """Return the dtype that all operands share; it must be one that the op takes."""
     dtype = types[0].dtype
     for other in types[1:]:
         if other.dtype is not dtype:
@@ -35,7 +35,7 @@ def one_dtype(facts: Facts, types: Sequence[TensorType], allowed: Sequence[DType
 
 
 def broadcast(facts: Facts, shapes: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
-    """The shape that all shapes stretch to, aligned at the last axis."""
+    """Return the shape that all shapes stretch to, aligned at the last axis."""
     first = shapes[0]
     if all(s == first for s in shapes[1:]):
         return first

@@ -20,7 +20,7 @@ def weigh(pixels: Array, weight: Array, of: Any = np) -> Array:
 def pixels_at(
     at: Array, size: int, mode: str, padding: str, span: tuple[float, float], of: Any = np
 ) -> list[tuple[Array, Array]]:
-    """The pixels that places along an axis are read from, with their weights. `span` is where reflections turn."""
+    """Return the pixels that places along an axis read, with their weights. `span` is where reflections are."""
     if mode == "cubic":
         first = of.floor(at)
         rest = at - first
@@ -45,7 +45,7 @@ def _padded(at: Array, size: int, span: tuple[float, float], padding: str, of: A
 def _pixel(
     at: Array, weight: Array, size: int, span: tuple[float, float], padding: str, of: Any
 ) -> tuple[Array, Array]:
-    """A whole pixel to read; outside of the image it weighs nothing."""
+    """Return a pixel to read; outside of the image it has no weight."""
     if padding != "zeros":
         at = _padded(at, size, span, padding, of)
     inside = (at >= 0) & (at <= size - 1)
@@ -53,7 +53,7 @@ def _pixel(
 
 
 def cubic(distance: Array, a: float = -0.75, of: Any = np) -> Array:
-    """The weight of Keys' cubic convolution."""
+    """Return the weight of Keys' cubic convolution."""
     d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

@@ -13,26 +13,26 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def erf(x: Array) -> Array:
-    """The error function, exactly as the C library has it: slow and plain."""
+    """Compute the error function exactly as the C library does: slow and plain."""
     return np.asarray(_erf(x.astype(np.float64)), x.dtype)
 
 
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which sums and chains of one dtype are kept before they are rounded once."""
+    """Return the type in which sums and chains of one dtype are kept before they are rounded once."""
     if dtype.kind in "biu":
         return dtype
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """What no element lies below: the largest of nothing."""
+    """Return the identity of max: no element is below it."""
     if dtype.kind == "b":
         return False
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """What no element lies above: the smallest of nothing."""
+    """Return the identity of min: no element is above it."""
     if dtype.kind == "b":
         return True
     return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf

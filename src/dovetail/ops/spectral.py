@@ -1,4 +1,4 @@
-"""The discrete Fourier transform. Real and imaginary parts lie side by side, so that every float has it."""
+"""The discrete Fourier transform. Real and imaginary parts are interleaved, so that every float has it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _fourier_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str,
 
 
 def _fourier_pull(g: Value, y: Value, x: Value, *, inverse: bool) -> Parts:
-    """The adjoint is the conjugate transform: the other direction without its factor."""
+    """Return the conjugate transform, the adjoint: the other direction without its factor."""
     points = adjoint.count([x.shape[-2]], x.dtype)
     return (fourier(g) / points if inverse else fourier(g, inverse=True) * points,)
 

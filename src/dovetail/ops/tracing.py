@@ -51,7 +51,7 @@ class Scanned(NamedTuple):
 def cond(
     predicate: Value, then: Traced, otherwise: Traced, *operands: Value, sizes: Sequence[Size] = ()
 ) -> tuple[Value, ...]:
-    """The results of `then(*operands)` where the predicate holds, else of `otherwise(*operands)`.
+    """Return the results of `then(*operands)` where the predicate holds, else of `otherwise(*operands)`.
 
     `sizes` name those in which the results of the branches differ, in the order of results and axes.
     """
@@ -73,7 +73,7 @@ def while_loop(
 ) -> Looped:
     """`carries = body(*carries, *captures)` while `condition(*carries, *captures)`, at most `limit` times.
 
-    What the body returns beside the carries is stacked over the trips; `trips` names that size. `growing` are the types
+    What else the body returns is stacked over the trips; `trips` names that size. `growing` are the types
     of carries whose shapes change from trip to trip, with a new symbol for each size that does.
     """
     operands = (*carries, *captures)
@@ -123,7 +123,7 @@ def scan(
 
 
 def subgraph(function: Traced, types: Sequence[TensorType]) -> Subgraph:
-    """The closed sub-graph that a function of values spells out."""
+    """Return the closed sub-graph that a function of values spells out."""
     # Arguments are interned: a slot of this trace's own cannot be taken for an argument of the trace around it.
     slot = _Slot()
     slots = [make(slot, (), {"index": i, "type": t}) for i, t in enumerate(types)]
@@ -150,7 +150,7 @@ _OUTSIDE = (leaf.INPUT, leaf.PARAM, leaf.ARGUMENT)
 
 
 def _closed(results: tuple[Value, ...], arguments: Mapping[Value, Value]) -> tuple[Value, ...]:
-    """The results read from arguments instead of slots; they must read nothing else from outside."""
+    """Return the results read from arguments instead of slots; they must read nothing else from outside."""
     new: dict[Value, Value] = {}
     recorder = origin.active()
     # What is made here was written elsewhere, so that its origins are handed over instead of noted.
@@ -171,14 +171,14 @@ def _closed(results: tuple[Value, ...], arguments: Mapping[Value, Value]) -> tup
 
 
 def items(value: Value) -> tuple[Value, ...]:
-    """The results of control flow, one by one."""
+    """Return the results of control flow, one by one."""
     type = value.type
     assert isinstance(type, TupleType), "control flow has a tuple of results"
     return tuple(value[i] for i in range(len(type.items)))
 
 
 def _moved(x: Value, source: int, target: int) -> Value:
-    """One axis moved to another place; the others keep their order."""
+    """Return one axis moved to another place; the others keep their order."""
     start, stop = axis_from_end(source, x.rank), axis_from_end(target, x.rank)
     if start == stop:
         return x

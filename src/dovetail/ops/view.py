@@ -79,14 +79,14 @@ class View:
         return REPEATED not in seen and seen == sorted(set(seen))
 
     def cut_axes(self) -> list[list[Piece]] | None:
-        """The pieces of each axis of the source from the outermost in, none for an axis of size 1."""
-        found: dict[int, dict[Size, Piece]] = {}
+        """Return the pieces of each axis of the source from the outermost in, none for an axis of size 1."""
+        pieces_of: dict[int, dict[Size, Piece]] = {}
         for piece in self._flat():
             if piece.axis != REPEATED:
-                found.setdefault(piece.axis, {})[piece.inner] = piece
+                pieces_of.setdefault(piece.axis, {})[piece.inner] = piece
         axes: list[list[Piece]] = []
         for axis in range(-len(self.lengths), 0):
-            by_inner = found.get(axis, {})
+            by_inner = pieces_of.get(axis, {})
             pieces: list[Piece] = []
             inner: Size = 1
             while (piece := by_inner.pop(inner, None)) is not None:
@@ -114,7 +114,7 @@ class View:
         return op is expand and self.expand(attrs["axis"], attrs["size"])
 
     def reshape(self, shape: Sequence[Size]) -> bool:
-        """The same elements in the same order in another shape."""
+        """Give the same elements in the same order another shape."""
         if 0 in shape:
             return False
         blocks = _regroup(_joined(self._flat()), shape)
@@ -131,15 +131,15 @@ class View:
             return True
         places = [(i, k) for i, block in enumerate(self.blocks) for k in range(len(block.sizes))]
         moved = places[: len(places) - len(order)] + [places[a] for a in order]
-        found: list[Block] = []
+        blocks: list[Block] = []
         at = 0
         while at < len(moved):
             block = self.blocks[moved[at][0]]
             if moved[at : at + len(block.sizes)] != [(moved[at][0], k) for k in range(len(block.sizes))]:
                 return False
-            found.append(block)
+            blocks.append(block)
             at += len(block.sizes)
-        self.blocks = found
+        self.blocks = blocks
         return True
 
     def split(self, axis: int, parts: Any, size: Any) -> bool:
@@ -210,7 +210,7 @@ class View:
         return [p for block in self.blocks for p in block.pieces]
 
     def _need(self, count: int) -> None:
-        """A pattern does not know its rank: axes are met when they are asked for."""
+        """Add axes on first use: a pattern does not know its rank."""
         while not self.typed and len(self.blocks) < count:
             axis = -len(self.lengths) - 1
             length = _symbol(f"axis {axis}")
@@ -218,13 +218,13 @@ class View:
             self.blocks.insert(0, _block(Piece(axis, 1, length)))
 
     def _block_at(self, axis: int) -> int | None:
-        """Which block is an axis of the result; None for an axis within a span."""
+        """Return which block is an axis of the result; None for an axis within a span."""
         places = [(i, len(block.sizes)) for i, block in enumerate(self.blocks) for _ in block.sizes]
         at, axes = places[axis]
         return at if axes == 1 else None
 
     def _make_unit(self, axis: int) -> bool:
-        """Whether an axis has size 1; in a pattern an axis that is squeezed or expanded has."""
+        """Return whether an axis has size 1; in a pattern an axis that is squeezed or expanded has."""
         if self.has_spans:
             return self.shape[axis] == 1
         block = self.blocks[axis]
@@ -238,15 +238,15 @@ class View:
         return True
 
     def _number(self, size: Any) -> Size:
-        """A size to compute with: a number that a pattern catches is a symbol."""
+        """Return a size to compute with: a number that a pattern catches is a symbol."""
         if isinstance(size, int | Dim):
             return size
         for known, stands_for in self.spelled.items():
             if stands_for == size:
                 return known
-        found = _symbol(f"caught {len(self.spelled)}")
-        self.spelled[found] = size
-        return found
+        symbol = _symbol(f"caught {len(self.spelled)}")
+        self.spelled[symbol] = size
+        return symbol
 
 
 def _symbol(name: str) -> Size:
@@ -263,20 +263,20 @@ def _cut(piece: Piece, outer: Size, inner: Size) -> tuple[Piece, Piece]:
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Neighbours that are neighbours in the source as well are one piece."""
-    found: list[Piece] = []
+    """Join neighbors that are neighbors in the source as well."""
+    joined: list[Piece] = []
     for piece in pieces:
-        if found and found[-1].axis == piece.axis:
-            last = found[-1]
+        if joined and joined[-1].axis == piece.axis:
+            last = joined[-1]
             if piece.axis == REPEATED or last.inner == piece.inner * piece.size:
-                found[-1] = Piece(piece.axis, piece.inner, last.size * piece.size)
+                joined[-1] = Piece(piece.axis, piece.inner, last.size * piece.size)
                 continue
-        found.append(piece)
-    return found
+        joined.append(piece)
+    return joined
 
 
 def _regroup(flat: list[Piece], shape: Sequence[Size]) -> list[Block] | None:
-    """The pieces cut so that each size takes its own, or None where algebra cannot tell how."""
+    """Cut the pieces so that each size takes its own; return None where algebra cannot tell how."""
     blocks: list[Block] = []
     rest = flat[::-1]
     at = 0
@@ -297,7 +297,7 @@ def _regroup(flat: list[Piece], shape: Sequence[Size]) -> list[Block] | None:
 
 
 def _take(rest: list[Piece], size: Size) -> tuple[list[Piece], list[Piece]] | None:
-    """The first pieces that make up one size, the last of them cut if need be, and what is left."""
+    """Take the first pieces that make up one size, cutting the last of them if need be, and return the rest too."""
     taken: list[Piece] = []
     left = size
     used = len(rest)
@@ -320,7 +320,7 @@ def _take(rest: list[Piece], size: Size) -> tuple[list[Piece], list[Piece]] | No
 
 
 def _span(rest: list[Piece], shape: Sequence[Size], at: int) -> tuple[Block, list[Piece]] | None:
-    """The fewest pieces that have as many elements as the next sizes together."""
+    """Return the fewest pieces that have as many elements as the next sizes together."""
     pieces: list[Piece] = []
     have: Size = 1
     want: Size = 1

@@ -40,7 +40,7 @@ _Axis = _Unit | Piece | _Slot
 
 
 def build_view(view: View) -> Value | None:
-    """The value of a view by the fewest ops, or None where they cannot be written."""
+    """Return the value of a view by the fewest ops, or None where they cannot be written."""
     axes = view.cut_axes()
     if axes is None:
         return None
@@ -55,16 +55,16 @@ def build_view(view: View) -> Value | None:
 
 
 def _with_gaps(blocks: Sequence[Block]) -> list[tuple[Block, int]]:
-    found: list[tuple[Block, int]] = []
+    with_gaps: list[tuple[Block, int]] = []
     gap = 0
     for block in blocks:
-        found.append((block, gap))
+        with_gaps.append((block, gap))
         gap += sum(p.axis != REPEATED for p in block.pieces)
-    return found
+    return with_gaps
 
 
 def _row(block: Block, gap: int) -> list[_Axis]:
-    """What a block is joined from: pieces of the source, and slots for what is repeated."""
+    """Return what a block is joined from: pieces of the source, and slots for what is repeated."""
     if not block.pieces:
         return [_Slot(gap)]
     row: list[_Axis] = []
@@ -106,7 +106,7 @@ def _assign(cut: list[list[_Unit | Piece]], order: list[Piece], slots: list[_Slo
 
 
 def _chosen(gaps: list[int], count: int) -> list[int]:
-    """So many places from the front, so that a batch of one stays in front; of several in one place the last."""
+    """Places from the front, so that a batch of one stays in front; of several in one place the last."""
     return sorted(sorted(range(len(gaps)), key=lambda i: (gaps[i], -i))[:count])
 
 
@@ -151,7 +151,7 @@ class _Chain:
             self.value = split(self.value, axis=axis, **self._shares(outer, inner))
 
     def _shares(self, outer: Size, inner: Size) -> dict[str, Any]:
-        """How a split is written: by a number of parts wherever that is known."""
+        """Return how a split is written: by a number of parts wherever that is known."""
         spelled = self.view.spelled
         if isinstance(outer, int) or outer in spelled:
             return {"parts": spelled.get(outer, outer)}
@@ -167,9 +167,9 @@ class _Chain:
         return self.view.spelled[size]
 
     def _permute(self, axes: list[_Unit | Piece], rows: list[list[_Axis]]) -> None:
-        """The pieces and the kept axes of size 1 in the order of the result."""
-        wanted = [entry for row in rows for entry in row if not isinstance(entry, _Slot) or entry.unit is not None]
-        order = [axes.index(e.unit if isinstance(e, _Slot) and e.unit else e) - len(axes) for e in wanted]  # type: ignore[arg-type]
+        """Order the pieces and the kept axes of size 1 as in the result."""
+        entries = [entry for row in rows for entry in row if not isinstance(entry, _Slot) or entry.unit is not None]
+        order = [axes.index(e.unit if isinstance(e, _Slot) and e.unit else e) - len(axes) for e in entries]  # type: ignore[arg-type]
         start = 0
         while start < len(order) and order[start] == start - len(order):
             start += 1
@@ -177,7 +177,7 @@ class _Chain:
             self.value = permute(self.value, order=tuple(order[start:]))
 
     def _merge(self, rows: list[list[_Axis]]) -> None:
-        """Each row becomes one axis, or the sizes that its block asks for; the last first."""
+        """Merge each row into one axis, or into the sizes of its block; the last first."""
         behind = 0
         for row, block in zip(reversed(rows), reversed(self.view.blocks), strict=True):
             self._repeat(row, behind)

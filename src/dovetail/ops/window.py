@@ -16,7 +16,7 @@ from dovetail.ops.primitive import Array, Kind
 
 
 def _per_axis(value: Any, rank: int | None) -> tuple[int, ...]:
-    """One integer for each spatial axis; a single one stands for all."""
+    """Return one integer for each spatial axis; a single one stands for all."""
     listed = _listed(value, rank, 1)
     for number in listed:
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
@@ -25,7 +25,7 @@ def _per_axis(value: Any, rank: int | None) -> tuple[int, ...]:
 
 
 def _around(value: Any, rank: int | None) -> tuple[Size, ...]:
-    """Padding in front of every spatial axis, then behind every one; one number for each axis serves both."""
+    """Padding in front of every spatial axis, then after every one; one number for each axis serves both."""
     listed = _listed(value, rank, 2)
     if rank is not None and len(listed) == rank - 2:
         listed = listed * 2
@@ -45,7 +45,7 @@ def _listed(value: Any, rank: int | None, sides: int) -> tuple[Any, ...]:
 PerAxis = Annotated[Any, Kind("ints", _per_axis)]
 """One integer for each spatial axis."""
 Around = Annotated[Any, Kind("sizes", _around)]
-"""Padding: in front of every spatial axis, then behind every one."""
+"""Padding: in front of every spatial axis, then after every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Window:
         return (self.size - 1) * self.dilation + 1
 
     def places(self, length: Size, *, ceil: bool = False) -> Size:
-        """How many windows fit; `ceil` adds one that hangs over the end if it starts before the padding there."""
+        """Return how many windows fit; `ceil` adds one over the end if it starts before the padding there."""
         room = length + self.before + self.after - self.reach
         if not ceil:
             return floordiv(room, self.stride) + 1
@@ -82,19 +82,19 @@ def windows(
     dilations: tuple[int, ...],
     padding: tuple[Size, ...],
 ) -> list[Window]:
-    """One window for each spatial axis, checked."""
+    """Return one window for each spatial axis, checked."""
     count = x.rank - 2
     if not 1 <= count <= 3:
         raise TypeRuleError(f"{facts.op} of rank {x.rank}", hint="it takes [n, c, *spatial] with 1 to 3 spatial axes")
-    for what, numbers, wanted in (
+    for what, numbers, expected in (
         ("the window", sizes, count),
         ("strides", strides, count),
         ("dilations", dilations, count),
         ("padding", padding, 2 * count),
     ):
-        if len(numbers) != wanted:
+        if len(numbers) != expected:
             raise TypeRuleError(
-                f"{facts.op}: {what} has {len(numbers)} numbers for {count} spatial axes", hint=f"give {wanted}"
+                f"{facts.op}: {what} has {len(numbers)} numbers for {count} spatial axes", hint=f"give {expected}"
             )
     if any(n < 1 for n in (*strides, *dilations)):
         raise TypeRuleError(f"{facts.op}: strides {strides}, dilations {dilations}", hint="they are 1 or more")
@@ -106,21 +106,21 @@ def windows(
 
 
 def slid(facts: Facts, x: TensorType, along: Sequence[Window], *, ceil: bool = False) -> tuple[Size, ...]:
-    """The spatial sizes of the result, one element for each place of the window."""
+    """Return the spatial sizes of the result, one element for each place of the window."""
     for length, window in zip(x.shape[2:], along, strict=True):
         facts.at_least(length + window.before + window.after, window.reach, "a padded axis, against the window's reach")
     return tuple(w.places(length, ceil=ceil) for length, w in zip(x.shape[2:], along, strict=True))
 
 
 def taps(kernel: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every offset within a window, in the order of memory."""
+    """Yield every offset within a window, in the order of memory."""
     yield from np.ndindex(*kernel)
 
 
 def tapped(
     padded: Array, tap: tuple[int, ...], places: Sequence[int], strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Array:
-    """What one tap of the window sees at every place."""
+    """Return what one tap of the window sees at every place."""
     index: list[slice] = [slice(None), slice(None)]
     for offset, count, stride, dilation in zip(tap, places, strides, dilations, strict=True):
         start = offset * dilation
@@ -129,5 +129,5 @@ def tapped(
 
 
 def padded_by(x: Array, before: Sequence[int], after: Sequence[int], value: Any) -> Array:
-    """The spatial axes with one number around them."""
+    """Pad the spatial axes with one number."""
     return np.pad(x, [(0, 0), (0, 0), *zip(before, after, strict=True)], constant_values=value)

@@ -45,7 +45,7 @@ def differentiate(
         if len(outputs) != len(spelled.outputs) + len(chosen):
             taken = [n for n in chosen if PREFIX + n in spelled.outputs]
             raise GradientError(f"the graph has outputs named like gradients: {', '.join(taken)}", hint="rename them")
-        noted = {**spelled.origins, **places.made()}
+        noted = {**spelled.origins, **places.fresh_origins()}
         origins = {v: noted[v] for v in walk_into(outputs.values()) if v in noted}
         forward = tuple(spelled.outputs)
         return replace(spelled, outputs=outputs, origins=origins, forward=forward, moved={}, reread=None)

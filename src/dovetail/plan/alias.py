@@ -26,39 +26,39 @@ class Alias:
 
 
 def find_aliases(values: Iterable[Value], known: Mapping[Value, Alias] | None = None) -> dict[Value, Alias]:
-    """Every value that needs no memory of its own; views of views lead to the root at once.
+    """Return the alias of every value that needs no memory of its own; views of views lead to the root at once.
 
     `known` gives the layout of values that are not dense in memory of their own.
     """
-    found: dict[Value, Alias] = dict(known or {})
+    aliases: dict[Value, Alias] = dict(known or {})
     for value in values:
         if value.op is leaf.ITEM:
             pack, index = value.operands[0], int(value.attrs["index"])
             if pack.op is leaf.PACK:
-                found[value] = locate(pack.operands[index], found)
+                aliases[value] = locate(pack.operands[index], aliases)
             continue
         rule = _RULES.get(value.op)
         if rule is not None:
-            of = locate(value.operands[0], found)
+            of = locate(value.operands[0], aliases)
             seen = _nowhere(value) if 0 in value.shape else rule(value, of.offset, of.strides)
             if seen is not None:
-                found[value] = Alias(of.root, *seen)
-    return found
+                aliases[value] = Alias(of.root, *seen)
+    return aliases
 
 
 def locate(value: Value, aliases: Mapping[Value, Alias]) -> Alias:
-    """Where a value is stored: in its root if it is a view, else densely in memory of its own."""
+    """Return where a value is stored: in its root if it is a view, else densely in memory of its own."""
     return aliases.get(value) or Alias(value, 0, dense_strides(value.tensor))
 
 
 def root_of(value: Value, aliases: Mapping[Value, Alias]) -> Value:
-    """The value whose memory holds a value's elements."""
+    """Return the value whose memory holds a value's elements."""
     alias = aliases.get(value)
     return value if alias is None else alias.root
 
 
 def is_view(value: Value, aliases: Mapping[Value, Alias]) -> bool:
-    """Whether a value is stored in the memory of another."""
+    """Return whether a value is stored in the memory of another."""
     return root_of(value, aliases) is not value
 
 
@@ -74,10 +74,10 @@ def dense_strides(type: TensorType) -> Strides:
 
 
 def is_dense(type: TensorType, strides: Strides) -> bool:
-    """Whether strides are those of a dense tensor; the stride of an axis of size 1 does not count."""
+    """Return whether strides are those of a dense tensor; the stride of an axis of size 1 does not count."""
     dense = dense_strides(type)
     return strides == dense or all(
-        size == 1 or found == wanted for size, found, wanted in zip(type.shape, strides, dense, strict=True)
+        size == 1 or stride == expected for size, stride, expected in zip(type.shape, strides, dense, strict=True)
     )
 
 
@@ -87,7 +87,7 @@ _Rule: TypeAlias = Callable[[Value, Size, Strides], "_Seen | None"]
 
 
 def _nowhere(value: Value) -> _Seen:
-    """A view without elements needs no offset; a flip or an empty slice would point outside."""
+    """Return a view without elements, which needs no offset; a flip or an empty slice would point outside."""
     return 0, dense_strides(value.tensor)
 
 

@@ -98,16 +98,16 @@ class Aligned:
     def __call__(self, size: Size) -> Size:
         if isinstance(size, int):
             return round_up(size, self.alignment)
-        found = self._known.get(size)
-        if found is None:
+        aligned = self._known.get(size)
+        if aligned is None:
             exact = divide(size, self.alignment) is not None
             up = size if exact else floordiv(size + (self.alignment - 1), self.alignment) * self.alignment
-            found = self._known[size] = up
-        return found
+            aligned = self._known[size] = up
+        return aligned
 
 
 def add_up(sizes: Iterable[Size]) -> Size:
-    """The sum of many sizes, of which few are different."""
+    """Return the sum of many sizes, of which few are different."""
     counts: dict[Size, int] = {}
     for size in sizes:
         counts[size] = counts.get(size, 0) + 1
@@ -123,10 +123,10 @@ def _find_blocks(
     blocks: list[_Block] = []
     over: dict[int, int] = {}
     for time, step in enumerate(order):
-        read, made = flow.reads[step], flow.makes[step]
+        read, results = flow.reads[step], flow.makes[step]
         for tensor in read:
             left[tensor] -= 1
-        for tensor in made:
+        for tensor in results:
             if sizes[tensor] == 0 or tensor in elsewhere:
                 continue
             size = aligned(sizes[tensor])
@@ -139,7 +139,7 @@ def _find_blocks(
                 block = _Block(size, time, len(order), [tensor])
                 blocks.append(block)
             living[tensor] = block
-        for tensor in read + made:
+        for tensor in read + results:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
                 ended.last = time
     return blocks, over
@@ -151,17 +151,17 @@ def _of_launches(blocks: Iterable[_Block], launched: Sequence[Collection[int]], 
     for time, tensors in enumerate(launched):
         for tensor in tensors:
             times.setdefault(tensor, []).append(time)
-    found: list[_Block] = []
+    launched_blocks: list[_Block] = []
     for block in blocks:
         used = [time for tensor in block.tensors for time in times.get(tensor, ())]
         if used:
             last = end if block.last == end else max(used)
-            found.append(_Block(block.size, min(used), last, block.tensors))
-    return sorted(found, key=lambda b: b.first)
+            launched_blocks.append(_Block(block.size, min(used), last, block.tensors))
+    return sorted(launched_blocks, key=lambda b: b.first)
 
 
 def _fullest(blocks: Iterable[_Block], flow: Flow, steps: int) -> int:
-    """The first time when most is held."""
+    """Return the first time when most is held."""
     change = [0] * (steps + 2)
     for block in blocks:
         weight = flow.weights[block.tensors[0]]
@@ -224,7 +224,7 @@ def _lower_bound(blocks: list[_Block]) -> int:
 
 
 def _best_fit(blocks: list[_Block]) -> int:
-    """In the order of time: the smallest hole that is large enough, else more memory."""
+    """Return in the order of time the smallest hole that is large enough, else more memory."""
     free = _Free()
     ends = _by_end(blocks)
     ended = 0
@@ -287,7 +287,7 @@ _MOST_PAIRS, _FEW_PAIRS = 16, 1 << 17
 
 
 def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
-    """For each block those that live with it; None where there are too many pairs to look at."""
+    """Return for each block those that live with it; None where there are too many pairs."""
     met: list[list[int]] = [[] for _ in blocks]
     active: list[int] = []
     pairs = 0
@@ -304,7 +304,9 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
 
 
 def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]], most: int) -> int | None:
-    """The extent of blocks in an order, each in the tightest gap between those that live with it; None above `most`."""
+    """Return the extent of blocks in an order, each in the tightest gap between those that live with it; None above
+    `most`.
+    """
     extent = 0
     spans: list[tuple[int, int] | None] = [None] * len(blocks)
     for index in order:

@@ -80,7 +80,7 @@ class _Planner:
         self.held: dict[Value, list[str]] = {}
         for name, value in graph.outputs.items():
             self.held.setdefault(root_of(value, aliases), []).append(name)
-        self.found = Donated()
+        self.donated = Donated()
 
     def decide(self) -> Donated:
         for output in self.graph.outputs:
@@ -88,8 +88,8 @@ class _Planner:
             if source is not None:
                 reason = self.placed(output, self.inputs[source])
                 copied = self.graph.outputs[output].tensor.bytes if reason else 0
-                self.found.donations.append(Donation(output, source, copied, reason))
-        return self.found
+                self.donated.donations.append(Donation(output, source, copied, reason))
+        return self.donated
 
     def placed(self, output: str, donor: Value) -> str:
         """Compute an output in the memory of an input; the reason why not, or "" where that is done."""
@@ -102,8 +102,8 @@ class _Planner:
             return ""
         if root not in self.maker:
             return f"no step of a run computes {_named(root)}"
-        if root in self.found.donors:
-            return f"its value is already in the memory of {_named(self.found.donors[root])}"
+        if root in self.donated.donors:
+            return f"its value is already in the memory of {_named(self.donated.donors[root])}"
         seen = [name for name in self.held.get(donor, ()) if name != output]
         if seen:
             return f"the output {seen[0]} shows {_named(donor)} as it was given"
@@ -144,13 +144,13 @@ class _Planner:
                 return path
             for operand in may:
                 only = self.readers.get(operand) == [step] and operand not in self.held
-                if operand in self.maker and only and operand not in self.found.donors and operand not in back:
+                if operand in self.maker and only and operand not in self.donated.donors and operand not in back:
                     back[operand] = tensor
                     pending.append(operand)
         return None
 
     def late_reader(self, writer: Value, donor: Value) -> Value | None:
-        """A step that reads the input and cannot run before the writer, since it needs what the writer leads to."""
+        """Return a step that reads the input and cannot run before the writer, since it needs its results."""
         others = {step for step in self.readers.get(donor, ()) if step is not writer}
         reached: set[Value] = set()
         pending = [writer] if others else []
@@ -167,12 +167,12 @@ class _Planner:
         writer = self.maker[path[0]]
         before: Value = donor
         for tensor in path:
-            self.found.donors[tensor] = donor
+            self.donated.donors[tensor] = donor
             if in_place:
-                self.found.over[tensor] = before
+                self.donated.over[tensor] = before
                 before = tensor
         others = [step for step in self.readers.get(donor, ()) if step is not writer]
-        self.found.after.setdefault(writer, []).extend(others)
+        self.donated.after.setdefault(writer, []).extend(others)
         for step in others:
             self.users[step].append(writer)
 
@@ -180,7 +180,9 @@ class _Planner:
 def joined(
     sources: Mapping[Value, Sequence[Value]], after: Mapping[Value, Iterable[Value]]
 ) -> Mapping[Value, Sequence[Value]]:
-    """What must run before each step: what binds its sizes, and what reads an input before the step overwrites it."""
+    """Return what must run before each step: what binds its sizes, and what reads an input before the step overwrites
+    it.
+    """
     if not after:
         return sources
     return {**sources, **{step: (*sources.get(step, ()), *before) for step, before in after.items()}}

@@ -43,7 +43,7 @@ def fingerprint(graph: Graph, *, target: str, alignment: int, options: Mapping[s
 
 
 def checked(name: str, option: Any) -> Any:
-    """An option as an attribute, which is what can be encoded and printed."""
+    """Return an option as an attribute, which can be encoded and printed."""
     try:
         check_attribute(option)
     except GraphError as error:
@@ -79,7 +79,7 @@ class _Encoder:
         }
 
     def values(self, values: Iterable[Value], outputs: Iterable[Value]) -> str:
-        """A digest of the outputs and all they need, numbered in the order of the walk."""
+        """Return a digest of the outputs and all they need, numbered in the order of the walk."""
         number: dict[Value, str] = {}
         lines: list[str] = []
         for value in values:
@@ -93,14 +93,14 @@ class _Encoder:
         return _digest(lines)
 
     def meaning(self, op: FusedOp[...], value: Value) -> str:
-        """What a declared op spells out here: two ops of one name may differ."""
+        """Encode what a declared op spells out here: two ops of one name may differ."""
         types = tuple([v.type for v in value.operands])
         key = (op, attrs_key(value.attrs), types)
-        found = self.meanings.get(key)
-        if found is None:
+        text = self.meanings.get(key)
+        if text is None:
             _, _, body = op.traced(types, value.attrs)
-            found = self.meanings[key] = self.body(body)
-        return found
+            text = self.meanings[key] = self.body(body)
+        return text
 
     def attribute(self, attr: Any) -> str:
         spell = self.spellings.get(attr.__class__)
@@ -109,24 +109,24 @@ class _Encoder:
         return spell(attr)
 
     def type(self, type: TensorType) -> str:
-        found = self.types.get(type)
-        if found is None:
-            found = self.types[type] = f"t{type};"
-        return found
+        text = self.types.get(type)
+        if text is None:
+            text = self.types[type] = f"t{type};"
+        return text
 
     def literal(self, literal: Literal) -> str:
         return f"a{self.type(TensorType(literal.dtype, literal.array.shape))}{content(literal).hex()};"
 
     def body(self, body: Subgraph) -> str:
-        found = self.bodies.get(body)
-        if found is None:
+        text = self.bodies.get(body)
+        if text is None:
             inside = self.values(body.values, body.results)
-            found = self.bodies[body] = f"g{''.join(map(self.type, body.arguments))}{inside};"
-        return found
+            text = self.bodies[body] = f"g{''.join(map(self.type, body.arguments))}{inside};"
+        return text
 
 
 def content(literal: Literal) -> bytes:
-    """The digest of an array's bytes, the low byte of each number first on every machine."""
+    """Return the digest of an array's bytes, the low byte of each number first on every machine."""
     if sys.byteorder == "little":
         return literal.digest
     raw = little_endian(literal.array)

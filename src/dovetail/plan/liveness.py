@@ -37,7 +37,7 @@ class Flow:
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
-    """The tensors that a step makes: the value itself, or its items."""
+    """Return the tensors that a step makes: the value itself, or its items."""
     if isinstance(value.type, TensorType):
         return (value,)
     return tuple(leaf.item(value, i) for i in range(len(value.type.items)))
@@ -51,11 +51,11 @@ class Measure:
         self._known: dict[TensorType, tuple[Size, int]] = {}
 
     def __call__(self, type: TensorType) -> tuple[Size, int]:
-        found = self._known.get(type)
-        if found is None:
+        measured = self._known.get(type)
+        if measured is None:
             size = type.bytes
-            found = self._known[type] = (size, round_up(estimate(size), self.alignment))
-        return found
+            measured = self._known[type] = (size, round_up(estimate(size), self.alignment))
+        return measured
 
 
 def round_up(size: int, alignment: int) -> int:
@@ -70,7 +70,9 @@ def make_flow(
     measure: Measure,
     rules: MemoryRules = NO_RULES,
 ) -> Flow:
-    """The flow of these steps. `held` lives to the end; `goes_after` lists the steps that must run before another."""
+    """Return the flow of these steps. `held` lives to the end; `goes_after` lists the steps that must run before
+    another.
+    """
     number: dict[Value, int] = {}
     makes: list[tuple[int, ...]] = []
     maker: list[int] = []
@@ -123,25 +125,25 @@ def make_flow(
 def may_overwrite(
     value: Value, aliases: Mapping[Value, Alias], rules: MemoryRules, result: Value | None = None
 ) -> list[Value]:
-    """The roots whose memory a result of a step may take, element for element, once no other step needs them."""
+    """Return the roots whose memory a result of a step may take, element for element, once no other step needs them."""
     direct = rules.read_in_place(value)
     if not direct:
         return []
-    made = value if result is None else result
-    found: dict[Value, bool] = {}
-    own = aliases.get(made)
-    layout = None if own is None or is_dense(made.tensor, own.strides) else own.strides
+    written = value if result is None else result
+    fits_of: dict[Value, bool] = {}
+    own = aliases.get(written)
+    layout = None if own is None or is_dense(written.tensor, own.strides) else own.strides
     for index, operand in enumerate(value.operands):
         alias = aliases.get(operand)
         root = operand if alias is None else alias.root
         # Another way to look at the same root would see elements that are already written over.
-        fits = index in direct and _same_elements(made.tensor, layout, operand.tensor, alias)
-        found[root] = fits and found.get(root, True)
-    return [root for root, fits in found.items() if fits]
+        fits = index in direct and _same_elements(written.tensor, layout, operand.tensor, alias)
+        fits_of[root] = fits and fits_of.get(root, True)
+    return [root for root, fits in fits_of.items() if fits]
 
 
 def _same_elements(result: TensorType, layout: Strides | None, type: TensorType, alias: Alias | None) -> bool:
-    """Whether element i of the operand is stored in the bytes of element i of a result, dense or in a layout."""
+    """Return whether element i of the operand is stored in the bytes of element i of a result, dense or in a layout."""
     if type.dtype.itemsize != result.dtype.itemsize:
         return False
     if type.shape != result.shape and type.count != result.count:

@@ -26,7 +26,7 @@ class Manifest:
 
 
 def manifest_of(graph: Graph) -> Manifest:
-    """The manifest of a graph; inputs that nothing reads are part of it."""
+    """Return the manifest of a graph; inputs that nothing reads are part of it."""
     inputs, params = _named(graph.inputs), _named(graph.parameters)
     for name in inputs.keys() & params.keys():
         raise GraphError(f"{name!r} is an input and a parameter", hint="give one of them another name")
@@ -37,15 +37,15 @@ def manifest_of(graph: Graph) -> Manifest:
 
 
 def _named(values: Iterable[Value]) -> dict[str, TensorType]:
-    found: dict[str, TensorType] = {}
+    types: dict[str, TensorType] = {}
     for value in values:
         name = str(value.attrs["name"])
-        if found.setdefault(name, value.tensor) != value.tensor:
+        if types.setdefault(name, value.tensor) != value.tensor:
             raise GraphError(
-                f"{name!r} is {found[name]} and {value.type} at once",
+                f"{name!r} is {types[name]} and {value.type} at once",
                 hint="give inputs and parameters names of their own",
             )
-    return found
+    return types
 
 
 def _one(name: str, value: Value) -> TensorType:

@@ -16,14 +16,14 @@ Phase: TypeAlias = Literal["bind", "run"]
 def bind_values(graph: Graph) -> set[Value]:
     """Values that depend on parameters and constants alone, sizes included."""
     known = {name for v in graph.parameters for size in v.shape if (name := bare_symbol(size)) is not None}
-    found: set[Value] = set()
+    early: set[Value] = set()
     for value in graph.values:
         if value.op is leaf.PARAM or value.op is leaf.CONST:
-            found.add(value)
-        elif value.op is not leaf.INPUT and all([v in found for v in value.operands]):
+            early.add(value)
+        elif value.op is not leaf.INPUT and all([v in early for v in value.operands]):
             fresh = set(fresh_symbols(value))
             # A size that only an input tells is not known when parameters are bound.
             if known.issuperset(name for name in value_symbols(value) if name not in fresh):
-                found.add(value)
+                early.add(value)
                 known |= fresh
-    return found
+    return early

@@ -87,7 +87,7 @@ class Plan:
     donations: tuple[Donation, ...] = ()
     """Outputs in the memory of inputs, which a run overwrites."""
     memory_limit: int = field(default=0, compare=False)
-    """The most bytes that a run may ask for at once; 0 is what the machine has left."""
+    """The most bytes that a run may allocate at once; 0 is what the machine has left."""
     rules: MemoryRules = field(default=NO_RULES, compare=False)
     """What the planner knew of the target's kernels; a plan that was read from text has none."""
 
@@ -103,11 +103,11 @@ class Plan:
         return tuple([s for s in self.steps if s.phase == phase])
 
     def locate(self, value: Value) -> Alias:
-        """The root that holds a tensor, with the tensor's offset and strides."""
+        """Return the root that holds a tensor, with the tensor's offset and strides."""
         return locate(value, self.aliases)
 
     def root_of(self, value: Value) -> Value:
-        """The root alone: that of most tensors is the tensor itself, whose strides need not be computed."""
+        """Return the root alone: that of most tensors is the tensor itself, whose strides need not be computed."""
         return root_of(value, self.aliases)
 
 
@@ -173,7 +173,7 @@ def make_plan(
 
 
 def with_launches(plan: Plan, launched: Sequence[Collection[Value]]) -> Plan | None:
-    """The plan with memory for launches that several steps share.
+    """Return the plan with memory for launches that several steps share.
 
     `launched` has for each step of the run phase, in order, the tensors that its launches read or write: what no launch
     does has no memory. A launch is one moment: what it reads is there until it ends, and what it writes is nowhere that
@@ -197,7 +197,7 @@ def with_launches(plan: Plan, launched: Sequence[Collection[Value]]) -> Plan | N
 
 
 def step_by_step(plan: Plan) -> Plan:
-    """The plan with memory for steps that run one by one."""
+    """Return the plan with memory for steps that run one by one."""
     return with_launches(plan, [(*step.operands, *step.results) for step in plan.phase("run")]) or plan
 
 
@@ -206,7 +206,7 @@ def _donated_slots(donated: Donated) -> dict[Value, Slot]:
 
 
 def _without(flow: Flow, donors: Mapping[Value, Value]) -> Flow:
-    """The flow with nothing to hold for tensors in the memory of inputs."""
+    """Return the flow with nothing to hold for tensors in the memory of inputs."""
     if not donors:
         return flow
     weights = [0 if t in donors else w for t, w in zip(flow.tensors, flow.weights, strict=True)]
@@ -217,25 +217,25 @@ class _Sizes:
     """The symbols of a graph, and which steps find those that depend on data."""
 
     def __init__(self, graph: Graph, steps: Sequence[Value], aliases: Mapping[Value, Alias]) -> None:
-        given, found = symbols_of(graph)
-        self.symbols = tuple(sorted(given | found))
-        self.found = found
-        self.sources = _sources(steps, aliases, found) if found else {}
+        bound, late = symbols_of(graph)
+        self.symbols = tuple(sorted(bound | late))
+        self.late = late
+        self.sources = _sources(steps, aliases, late) if late else {}
 
-    def is_found(self, size: Size) -> bool:
-        """Whether only a run finds a size."""
-        return bool(self.found) and not self.found.isdisjoint(symbols(size))
+    def is_late(self, size: Size) -> bool:
+        """Return whether only a run computes a size."""
+        return bool(self.late) and not self.late.isdisjoint(symbols(size))
 
 
-def _sources(steps: Sequence[Value], aliases: Mapping[Value, Alias], found: set[str]) -> dict[Value, Sequence[Value]]:
-    """For each step the steps that bind a size it needs."""
+def _sources(steps: Sequence[Value], aliases: Mapping[Value, Alias], late: set[str]) -> dict[Value, Sequence[Value]]:
+    """Return for each step the steps that bind a size it needs."""
     source: dict[str, Value] = {}
     for value in steps:
         for name in fresh_symbols(value):
             source.setdefault(name, value)
     needs: dict[Value, Sequence[Value]] = {}
     for value in steps:
-        names = {name for name in _needed(value, aliases) if name in found}
+        names = {name for name in _needed(value, aliases) if name in late}
         needs[value] = [source[n] for n in sorted(names) if n in source and source[n] is not value]
     return needs
 
@@ -262,7 +262,7 @@ class _Phase:
     def of(flow: Flow, sizes: _Sizes, pool: Pool, alignment: int, kept: Collection[Value] = ()) -> _Phase:
         """Tensors that are `kept` get no slot here; those whose size is found while running are allocated alone."""
         order = schedule(flow)
-        alone = {t for t, size in enumerate(flow.sizes) if sizes.is_found(size)} if sizes.found else set[int]()
+        alone = {t for t, size in enumerate(flow.sizes) if sizes.is_late(size)} if sizes.late else set[int]()
         aside = {t for t, value in enumerate(flow.tensors) if value in kept} if kept else set[int]()
         arena = allocate(flow, order, pool, alignment, alone | aside)
         slots = {flow.tensors[t]: slot for t, slot in arena.slots.items()}
@@ -272,7 +272,7 @@ class _Phase:
     def steps(
         self, values: Sequence[Value], phase: Phase, first: int, donated: Mapping[Value, Value] = _NOTHING_DONATED
     ) -> list[Step]:
-        """The values in order as steps, numbered from `first`; `donated`: what is overwritten outside the arena."""
+        """Return the values in order as steps, numbered from `first`; `donated` is overwritten outside the arena."""
         steps: list[Step] = []
         for number, i in enumerate(self.order, first):
             taken = self.arena.over.get(i)
@@ -283,7 +283,7 @@ class _Phase:
 
 
 def _is_seen_through(value: Value, rules: MemoryRules) -> bool:
-    """Whether kernels look through what the bind phase makes of weights, pieces that are put together included."""
+    """Return whether kernels look through what the bind phase makes of weights, joined pieces included."""
     if value.op is ops.concat:
         return all([_is_seen_through(v, rules) for v in value.operands])
     if is_free(value) and len(value.operands) == 1:
@@ -302,7 +302,7 @@ def _keep(
         if value not in kept:
             continue
         slots[value] = Slot(0, size, "heap")
-        if not sizes.is_found(size) and value not in alone:
+        if not sizes.is_late(size) and value not in alone:
             try:
                 further = end + aligned(size)
                 check_size(further)

@@ -17,8 +17,8 @@ from dovetail.plan.alias import Alias, Strides, dense_strides
 
 def result_layouts(graph: Graph, rules: MemoryRules) -> dict[Value, Alias]:
     """Strides for the results that are not stored in the order of their axes."""
-    found = permuted_results(graph, rules.strided_results)
-    return found if rules.channels_last is None else found | channels_last(graph, rules.channels_last)
+    layouts = permuted_results(graph, rules.strided_results)
+    return layouts if rules.channels_last is None else layouts | channels_last(graph, rules.channels_last)
 
 
 def channels_last(graph: Graph, rule: ChannelsLast) -> dict[Value, Alias]:
@@ -30,23 +30,23 @@ def channels_last(graph: Graph, rule: ChannelsLast) -> dict[Value, Alias]:
         for index, operand in enumerate(value.operands):
             readers.setdefault(operand, []).append((value, index))
     outputs = set(graph.outputs.values())
-    found: dict[Value, Alias] = {}
+    layouts: dict[Value, Alias] = {}
     for value in reversed(graph.values):
         if value in outputs or not isinstance(value.type, TensorType) or value.rank < 3 or not rule.writes(value):
             continue
         gains = rule.prefers(value)
         for reader, index in readers.get(value, ()):
-            gains = gains or reader in found or rule.gains(reader, index)
+            gains = gains or reader in layouts or rule.gains(reader, index)
             if not rule.gains(reader, index) and not rule.keeps(reader, index):
                 break
         else:
             if gains and 0 not in value.shape:
-                found[value] = Alias(value, 0, channels_last_strides(value.tensor))
-    return found
+                layouts[value] = Alias(value, 0, channels_last_strides(value.tensor))
+    return layouts
 
 
 def channels_last_strides(type: TensorType) -> Strides:
-    """The strides of an image whose channels are innermost."""
+    """Return the strides of an image whose channels are innermost."""
     item, channels = type.dtype.itemsize, type.shape[1]
     pixels = dense_strides(TensorType(type.dtype, type.shape[2:]))
     return (item * channels * product(type.shape[2:]), item, *(s * channels for s in pixels))
@@ -69,30 +69,32 @@ def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alia
                 else:
                     readers[shown].append(value)
     outputs = {source.get(v, v) for v in graph.outputs.values()}
-    found: dict[Value, Alias] = {}
+    layouts: dict[Value, Alias] = {}
     for value in graph.values:
         if value in candidates and value not in outputs:
             rows = _permuted_rows(readers[value])
             if rows is not None:
-                found[value] = Alias(value, 0, _strides(value, rows))
-    return found
+                layouts[value] = Alias(value, 0, _strides(value, rows))
+    return layouts
 
 
 def _writer(value: Value) -> str:
-    """The op whose kernel writes a tensor, which may be one of several results."""
+    """Return the op whose kernel writes a tensor, which may be one of several results."""
     if not isinstance(value.type, TensorType):
         return ""
     return _name(value.operands[0]) if value.op is leaf.ITEM else _name(value)
 
 
 def _name(value: Value) -> str:
-    """The op whose kernel writes a value: that of its anchor, where it is a region."""
+    """Return the op whose kernel writes a value: that of its anchor, where it is a region."""
     inner = anchor_of(value.attrs["body"]) if value.op is region and isinstance(value.type, TensorType) else None
     return value.op.name if inner is None else inner.op.name
 
 
 def _permuted_rows(readers: list[Value]) -> Value | None:
-    """The permutation that all readers apply which keep the last axis last; the others move it, whatever the order."""
+    """Return the permutation that all readers apply which keep the last axis last; the others move it, whatever the
+    order.
+    """
     if any(r.op is not ops.permute for r in readers):
         return None
     rows = {r.attrs["order"]: r for r in readers if r.attrs["order"][-1] == -1}
@@ -100,13 +102,13 @@ def _permuted_rows(readers: list[Value]) -> Value | None:
 
 
 def _strides(value: Value, permuted: Value) -> Strides:
-    """The strides of a value whose permutation is dense."""
+    """Return the strides of a value whose permutation is dense."""
     order: tuple[int, ...] = permuted.attrs["order"]
     strides = dense_strides(permuted.tensor)
-    found = list(strides)
+    strides_ = list(strides)
     for axis, stride in zip(order, strides[value.rank - len(order) :], strict=True):
-        found[axis + value.rank] = stride
-    return tuple(found)
+        strides_[axis + value.rank] = stride
+    return tuple(strides_)
 
 
 __all__ = ["channels_last", "permuted_results", "result_layouts"]

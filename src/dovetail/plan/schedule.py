@@ -13,7 +13,7 @@ from dovetail.plan.liveness import Flow
 
 
 def schedule(flow: Flow) -> list[int]:
-    """The steps in the order with the lowest peak; as they were written where nothing is lower."""
+    """Return the steps in the order with the lowest peak; as they were written where nothing is lower."""
     best = as_written(flow)
     lowest = peak_of(flow, best)
     least = _least(flow)
@@ -31,17 +31,17 @@ def schedule(flow: Flow) -> list[int]:
 
 
 def peak_of(flow: Flow, order: Sequence[int]) -> int:
-    """The most bytes that are held at once; a result in the memory of an operand counts once."""
+    """Return the most bytes that are held at once; a result in the memory of an operand counts once."""
     weights, left = flow.weights, list(flow.readers)
     live = peak = 0
     for step in order:
-        made = flow.makes[step]
+        results = flow.makes[step]
         freed = 0
         for tensor in flow.reads[step]:
             left[tensor] -= 1
             if not left[tensor]:
                 freed += weights[tensor]
-        for tensor in made:
+        for tensor in results:
             live += weights[tensor]
         held = live
         for tensor in flow.over[step]:
@@ -50,7 +50,7 @@ def peak_of(flow: Flow, order: Sequence[int]) -> int:
                 break
         if held > peak:
             peak = held
-        for tensor in made:
+        for tensor in results:
             if not left[tensor]:
                 freed += weights[tensor]
         live -= freed
@@ -58,27 +58,27 @@ def peak_of(flow: Flow, order: Sequence[int]) -> int:
 
 
 def _least(flow: Flow) -> int:
-    """What no order can stay below: the largest step alone, less what it may write over."""
+    """Return the bound of every order: the largest step alone, less what it may write over."""
     weights = flow.weights
     most = 0
-    for made, read, over in zip(flow.makes, flow.reads, flow.over, strict=True):
-        held = sum([weights[t] for t in made]) + sum([weights[t] for t in read])
+    for results, read, over in zip(flow.makes, flow.reads, flow.over, strict=True):
+        held = sum([weights[t] for t in results]) + sum([weights[t] for t in read])
         if held > most:
             most = max(most, held - max([weights[t] for t in over], default=0))
     return most
 
 
 def as_written(flow: Flow) -> list[int]:
-    """The first step that can run, again and again: the order of the graph unless a size is bound later."""
+    """Run the first step that can run, again and again: the order of the graph unless a size is bound later."""
     if flow.ordered:
         return list(range(len(flow.after)))
     return _list_schedule(flow, [0] * len(flow.weights))
 
 
 def heaviest_first(flow: Flow) -> list[int]:
-    """Depth first; of several operands the one that needs most while it is computed, less what it leaves behind."""
+    """Order depth first; of several operands first the one that needs most while computed, less what it leaves."""
     weights = flow.weights
-    leaves = [sum([weights[t] for t in made]) for made in flow.makes]
+    leaves = [sum([weights[t] for t in results]) for results in flow.makes]
     needs: list[int] = [0] * len(flow.makes)
     ordered: list[list[int]] = []
     for step, before in enumerate(flow.after):
@@ -98,7 +98,7 @@ def last_first(flow: Flow) -> list[int]:
 
 
 def just_in_time(flow: Flow, order: Sequence[int]) -> list[int]:
-    """The same order, with each step that makes more than it frees moved to where its result is first read."""
+    """Return the order with each step that makes more than it frees moved to where its result is first read."""
     weights = flow.weights
     place = [0] * len(order)
     last = [len(order) if count else -1 for count in flow.readers]
@@ -124,23 +124,23 @@ def just_in_time(flow: Flow, order: Sequence[int]) -> list[int]:
         if grows and users[step]:
             place[step] = min([place[u] for u in users[step]])
             early[place[step]].append(step)
-    found: list[int] = []
+    moved: list[int] = []
     for i, step in enumerate(order):
-        found.extend(reversed(early[i]))
+        moved.extend(reversed(early[i]))
         if place[step] == i:
-            found.append(step)
-    return found
+            moved.append(step)
+    return moved
 
 
 def shrinking_early(flow: Flow, order: Sequence[int]) -> list[int]:
-    """The same order, with each step that makes a fraction of what it reads moved to where its operands are there."""
+    """Return the order with each step that makes a fraction of what it reads moved to where its operands are there."""
     weights = flow.weights
     place = [0] * len(order)
     index = [0] * len(order)
     for i, step in enumerate(order):
-        made, read = sum([weights[t] for t in flow.makes[step]]), sum([weights[t] for t in flow.reads[step]])
+        written, read = sum([weights[t] for t in flow.makes[step]]), sum([weights[t] for t in flow.reads[step]])
         before = flow.after[step]
-        place[step] = max([place[b] for b in before]) if before and _SHRINKS * made <= read else i
+        place[step] = max([place[b] for b in before]) if before and _SHRINKS * written <= read else i
         index[step] = i
     # Of those at one place the step that was there comes first: all that moved there read it or one after it.
     return sorted(order, key=lambda step: (place[step], index[step]))
@@ -173,14 +173,14 @@ def _depth_first(flow: Flow, ordered: list[list[int]], *, backwards: bool = Fals
 
 
 def freeing_first(flow: Flow) -> list[int]:
-    """Of the steps that can run, the one that takes least memory and gives back most."""
+    """Run of the ready steps the one that takes least memory and frees most."""
     return _list_schedule(flow, flow.weights)
 
 
 def _list_schedule(flow: Flow, weights: Sequence[int]) -> list[int]:
-    """The ready step that adds least to memory, the first of equals; a tensor is given back by its last reader."""
+    """Run the ready step that adds least to memory, the first of equals; its last reader frees a tensor."""
     left, rest = list(flow.readers), _sums_of_readers(flow)
-    price = [sum([weights[t] for t in made]) for made in flow.makes]
+    price = [sum([weights[t] for t in results]) for results in flow.makes]
     for tensor, count in enumerate(left):
         if count == 1 and rest[tensor] >= 0:
             price[rest[tensor]] -= weights[tensor]
@@ -216,12 +216,12 @@ def _list_schedule(flow: Flow, weights: Sequence[int]) -> list[int]:
 
 
 def _sums_of_readers(flow: Flow) -> list[int]:
-    """The sum of the steps that read each tensor: once one is left, it is that one. Below 0 where it is held."""
-    found = [0] * len(flow.readers)
+    """Return the sum of the steps that read each tensor: once one is left, it is that one. Below 0 where it is held."""
+    sums = [0] * len(flow.readers)
     counted = [0] * len(flow.readers)
     for step, tensors in enumerate(flow.reads):
         for tensor in tensors:
-            found[tensor] += step
+            sums[tensor] += step
             counted[tensor] += 1
     never = -len(flow.reads) * (len(flow.reads) + 1)
-    return [s if flow.readers[t] == counted[t] else never for t, s in enumerate(found)]
+    return [s if flow.readers[t] == counted[t] else never for t, s in enumerate(sums)]

@@ -30,7 +30,7 @@ _POOLS: tuple[str, ...] = get_args(Pool)
 
 
 def print_plan(plan: Plan) -> str:
-    """The graph as text, then one line for each option, total, step and view."""
+    """Print the graph as text, then one line for each option, total, step and view."""
     names = local_names(plan.graph, plan.graph.values)
     lines = [
         f"plan {name(plan.target)} {{",
@@ -81,7 +81,7 @@ def _spell(option: Any) -> str:
 
 
 def parse_plan(text: str, ops: Iterable[Op]) -> Plan:
-    """The plan that a text says, in the vocabulary of `ops`."""
+    """Parse a plan in the vocabulary of `ops`."""
     start = _START.search(text)
     if start is None:
         Lexer(text).fail("a text without a plan", "write plan target { … } behind the graph", len(text))
@@ -116,10 +116,10 @@ class _Parser(Lexer):
         if self.at < len(self.text):
             self.expected("the end of the text", "a text holds one plan")
         known = {"alignment": self.alignment, "fingerprint": self.fingerprint}
-        missing = [m for m in _MEMORY if m not in self.totals] + [m for m, given in known.items() if not given]
+        missing = [m for m in _MEMORY if m not in self.totals] + [m for m, bound in known.items() if not bound]
         if missing:
             self.fail(f"a plan without {' and '.join(missing)}", "print the plan again")
-        given, found = symbols_of(self.graph)
+        bound, late = symbols_of(self.graph)
         return Plan(
             graph=self.graph,
             target=target,
@@ -129,7 +129,7 @@ class _Parser(Lexer):
             slots=self.slots,
             aliases=self.aliases,
             manifest=manifest_of(self.graph),
-            symbols=tuple(sorted(given | found)),
+            symbols=tuple(sorted(bound | late)),
             fingerprint=self.fingerprint,
             donations=tuple(self.donations),
             memory_limit=0,
@@ -184,16 +184,16 @@ class _Parser(Lexer):
         self.steps.append(Step(label, value, phase, tuple(overs) if any(t is not None for t in overs) else ()))
 
     def donate(self) -> None:
-        given = self.name()
+        source = self.name()
         self.keyword("to")
         output = self.name()
         start = self.at
         if self.word() == "copied":
             (copied,) = self.listed(1)
-            self.donations.append(Donation(output, given, copied, self.string()))
+            self.donations.append(Donation(output, source, copied, self.string()))
         else:
             self.at = start
-            self.donations.append(Donation(output, given))
+            self.donations.append(Donation(output, source))
 
     def view(self) -> None:
         value = self.value()

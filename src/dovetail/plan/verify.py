@@ -40,7 +40,7 @@ def verify_plan(plan: Plan) -> None:
 
 
 def _check_donations(plan: Plan) -> None:
-    """Each donation of the graph is planned once; one without a copy has the output in the memory of the input."""
+    """Check that each donation is planned once; one without a copy has the output in the memory of the input."""
     if {d.output: d.input for d in plan.donations} != dict(plan.graph.donated):
         raise VerifyError("the donations are not those of the graph", hint=_HINT)
     inputs = {str(v.attrs["name"]): v for v in plan.graph.inputs}
@@ -53,12 +53,12 @@ def _check_donations(plan: Plan) -> None:
 
 
 def _check_steps(plan: Plan) -> None:
-    """Each value that is computed has one step, in the right phase."""
-    wanted = [v for v in plan.graph.values if v.op not in leaf.LEAVES and not is_view(v, plan.aliases)]
+    """Check that each value that is computed has one step, in the right phase."""
+    expected = [v for v in plan.graph.values if v.op not in leaf.LEAVES and not is_view(v, plan.aliases)]
     if len({s.name for s in plan.steps}) != len(plan.steps):
         raise VerifyError("two steps have one name", hint=_HINT)
-    if len(plan.steps) != len(wanted) or {s.value for s in plan.steps} != set(wanted):
-        raise VerifyError(f"there are {len(plan.steps)} steps for {len(wanted)} values", hint=_HINT)
+    if len(plan.steps) != len(expected) or {s.value for s in plan.steps} != set(expected):
+        raise VerifyError(f"there are {len(plan.steps)} steps for {len(expected)} values", hint=_HINT)
     early = bind_values(plan.graph)
     phases = [s.phase for s in plan.steps]
     if phases != sorted(phases):
@@ -116,7 +116,7 @@ class _Trial:
         return size if isinstance(size, int) else evaluate(size, self.binding)
 
     def check_alias(self, value: Value) -> None:
-        """The elements of a view are inside its root, which is no view itself."""
+        """Check that the elements of a view are inside its root, which is no view itself."""
         alias = self.plan.aliases[value]
         shape = [self.number(s) for s in value.shape]
         first = last = self.number(alias.offset)
@@ -138,7 +138,7 @@ class _Trial:
         raise VerifyError(f"{who} reads {root!r}, which is not there", hint=_HINT)
 
     def end_binding(self) -> None:
-        """The scratch memory of the bind phase is given back."""
+        """Free the scratch memory of the bind phase."""
         self.alive = {v for v in self.alive if self.plan.slots[v].pool != "scratch"}
 
     def run(self, step: Step) -> None:
@@ -153,14 +153,14 @@ class _Trial:
                 raise _wrong(self.plan, step, f"may not write over {over!r}")
             if not self.same_place(over, result):
                 raise _wrong(self.plan, step, f"is not where {over!r} lies")
-        made: set[Value] = set()
+        written: set[Value] = set()
         for result, over in overs.items():
             for lost in self.write(step, result):
-                if lost in made or (lost in read and lost is not over):
+                if lost in written or (lost in read and lost is not over):
                     raise _wrong(self.plan, step, f"writes over {lost!r}, which it needs")
                 self.alive.discard(lost)
-            made.add(result)
-        self.alive |= made
+            written.add(result)
+        self.alive |= written
 
     def same_place(self, one: Value, other: Value) -> bool:
         slots = self.plan.slots

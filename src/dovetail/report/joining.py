@@ -203,7 +203,7 @@ class Joining:
         place = f"{failed.at.op.name} {failed.at.type}" if failed.at.op is not leaf.HOLE else ""
         where = f" at {place}" if place else ""
         reason = {"op": PATTERN, "operand": OPERANDS, "number": NUMBERS, "size": SHAPES}[failed.kind]
-        return Cause(op.name, reason, f"{both}; it wants {failed.wanted}, and found {failed.found}{where}")
+        return Cause(op.name, reason, f"{both}; it wants {failed.expected}, and found {failed.found}{where}")
 
     def _without_kernel(self, name: str, both: str, type: str = "") -> Cause:
         """What no kernel of the target computes, and which targets have one; `type` says that others of it have."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from dovetail.declare.cost import Machine, Peak, Reach
 from dovetail.errors import UnsupportedError
+from dovetail.nearest import suggestion
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import (
     ELEMENTWISE,
@@ -28,8 +30,16 @@ def target_named(name: str | Target) -> Target:
     if isinstance(name, Target):
         return name
     if name not in NAMES:
-        raise UnsupportedError(f"there is no target {name!r}", hint=f"the targets are {', '.join(NAMES)}")
+        listed = f"the targets are {', '.join(NAMES)}"
+        raise UnsupportedError(f"there is no target {name!r}", hint=suggestion(name, NAMES, listed))
     return import_module(f"dovetail.targets.{name}.target").TARGET
+
+
+def shipping_of(name: str, *, writing: bool) -> Any:
+    """What writes, or reads, the parts of saved programs of a target."""
+    if name != "cpu":
+        raise UnsupportedError(f"programs for {name} cannot be saved", hint='compile with target="cpu"')
+    return import_module(f"dovetail.targets.{name}.{'shipping' if writing else 'shipped'}")
 
 
 def every_target() -> tuple[Target, ...]:
@@ -59,5 +69,6 @@ __all__ = [
     "Target",
     "evaluate_values",
     "every_target",
+    "shipping_of",
     "target_named",
 ]

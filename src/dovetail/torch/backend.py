@@ -11,14 +11,14 @@ from dovetail.frontends.torch.dynamo.tracing import Compilers, compile_name, tra
 from dovetail.torch.compiled import CompiledGraph, note, refuse_fallbacks
 from dovetail.torch.explain import break_of
 from dovetail.torch.options import options_of
-from dovetail.torch.python_function import given_as_tuple
+from dovetail.torch.python_function import with_arguments_as_tuple
 from dovetail.torch.report import Kind
 
 
 def backend(
     module: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What runs a graph that dynamo captured: `torch.compile(model, backend="dovetail")` calls it.
+    """Compile a graph that dynamo captured: `torch.compile(model, backend="dovetail")` calls it.
 
     `options` are `fallback` ("eager" lets torch run what has no rule, "error" refuses it), `custom_ops` (bodies of
     operators of torch.library, as `dovetail.compile` takes them), `target`, and fields of `Settings`. An error of
@@ -36,9 +36,9 @@ def _compiled(module: Any, inputs: Sequence[Any], mode: str | None, options: Map
 
     def compiler(kind: Kind) -> Callable[[Any], Callable[..., Any]]:
         def compiled(graph: Any) -> Callable[..., Any]:
-            made = CompiledGraph(graph, f"{kind}_{name}", kind, chosen, ended)
-            note(made)
-            return given_as_tuple(made.run)
+            compiled_graph = CompiledGraph(graph, f"{kind}_{name}", kind, chosen, ended)
+            note(compiled_graph)
+            return with_arguments_as_tuple(compiled_graph.run)
 
         return compiled
 

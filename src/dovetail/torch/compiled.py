@@ -37,12 +37,12 @@ class EagerCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter_ns()
-        found = self._run(*args, **kwargs)
+        outputs = self._run(*args, **kwargs)
         took = time.perf_counter_ns() - started
         if self.runs:
             self.nanoseconds += took
         self.runs += 1
-        return found
+        return outputs
 
     @property
     def seconds(self) -> float:
@@ -82,7 +82,7 @@ class CompiledGraph:
         return self._eager.get(node, node.target)
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
-        """The outputs of the inputs."""
+        """Run the graph on the inputs."""
         self.runs += 1
         if self._to_time > 0:
             return self._run_timed(inputs)
@@ -94,15 +94,15 @@ class CompiledGraph:
 
     def _run_timed(self, inputs: tuple[Any, ...]) -> Any:
         started = time.perf_counter_ns()
-        found = self._run(inputs)
+        outputs = self._run(inputs)
         if self.runs > 1:
             self._nanoseconds += time.perf_counter_ns() - started
             self._timed += 1
             self._to_time -= 1
-        return found
+        return outputs
 
     def report(self) -> GraphReport:
-        """What became of the graph, and what it took so far."""
+        """Report what became of the graph, and its times so far."""
         regions = tuple(program.report for program in self.programs)
         seconds = self._nanoseconds / 1e9 / max(self._timed, 1)
         return GraphReport(self.name, self.kind, regions, self._fallbacks(), self.graph_break, self.runs, seconds)
@@ -131,8 +131,8 @@ def note(graph: CompiledGraph) -> None:
 
 
 def live() -> tuple[CompiledGraph, ...]:
-    """The graphs that dynamo holds, in the order in which they were compiled."""
-    return tuple(found for ref in list(_live) if (found := ref()) is not None)
+    """Return the graphs that dynamo holds, in the order in which they were compiled."""
+    return tuple(graph for ref in list(_live) if (graph := ref()) is not None)
 
 
 def _call(program: Program, region: Region, options: Options) -> Callable[..., Sequence[Any]]:
@@ -140,7 +140,7 @@ def _call(program: Program, region: Region, options: Options) -> Callable[..., S
 
 
 def _compiled(division: Division, options: Options) -> tuple[Division, dict[Region, Program]]:
-    """A division whose regions all compile; one that the target lacks something for is left to torch."""
+    """Return a division whose regions all compile; one that the target lacks an op for is left to torch."""
     if options.fallback == "error":
         refuse_fallbacks(division)
     programs: dict[Region, Program] = {}

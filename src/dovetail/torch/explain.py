@@ -15,12 +15,12 @@ from dovetail.torch.report import Explained, GraphBreak, GraphReport
 
 
 def reports() -> tuple[GraphReport, ...]:
-    """The reports of all graphs that dynamo holds, in the order in which they were compiled."""
+    """Return the reports of all graphs that dynamo holds, in the order in which they were compiled."""
     return tuple(graph.report() for graph in live())
 
 
 def explain(compiled: Callable[..., Any], *args: Any, repeats: int = 20, **kwargs: Any) -> Explained:
-    """What a call of a compiled function or module runs, and what it takes.
+    """Explain what a call of a compiled function or module runs, and how long it takes.
 
     It is called twice as often as `repeats` says, and once more: half of the calls leave out dynamo's guards, to tell
     what they cost. A module that changes its state changes it in each.
@@ -49,7 +49,7 @@ def _seconds(compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def break_of(reason: Any) -> GraphBreak | None:
-    """Why dynamo ended a graph; None at the end of a function."""
+    """Return why dynamo ended a graph; None at the end of a function."""
     if reason is None or not reason.graph_break:
         return None
     frame = reason.user_stack[-1] if reason.user_stack else None
@@ -62,16 +62,16 @@ def break_of(reason: Any) -> GraphBreak | None:
 
 def _breaks() -> tuple[GraphBreak, ...]:
     listed = torch_module("torch._dynamo.utils").graph_break_reasons
-    found = {graph.graph_break.place: graph.graph_break for graph in live() if graph.graph_break is not None}
+    breaks = {graph.graph_break.place: graph.graph_break for graph in live() if graph.graph_break is not None}
     for broken in map(break_of, listed):
         if broken is not None:
-            found.setdefault(broken.place, broken)
-    told = {broken.reason for broken in found.values()}
-    return (*found.values(), *(GraphBreak(reason, "") for reason in _unimplemented() if reason not in told))
+            breaks.setdefault(broken.place, broken)
+    reasons = {broken.reason for broken in breaks.values()}
+    return (*breaks.values(), *(GraphBreak(reason, "") for reason in _unimplemented() if reason not in reasons))
 
 
 def _unimplemented() -> list[str]:
-    """What dynamo met and does not trace, in its own words."""
+    """Return what dynamo met and does not trace, in its own words."""
     counters = torch_module("torch._dynamo.utils").counters
     return list(dict.fromkeys(map(_first_line, (*counters["unimplemented"], *counters["graph_break"]))))
 

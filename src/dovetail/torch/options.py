@@ -12,7 +12,7 @@ from dovetail.errors import DeviceError, OptionError
 from dovetail.frontends.torch.importing.custom import custom_rules
 from dovetail.frontends.torch.importing.rule import Rule
 from dovetail.frontends.torch.reading.package import torch_module
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.nearest import nearest
 from dovetail.runtime.request import make_request
 from dovetail.settings import Settings
@@ -44,25 +44,25 @@ class Options:
 
 
 def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequence[Any]) -> Options:
-    """The options that torch.compile was given, for tensors on the device of these inputs."""
+    """Return the options of a call of torch.compile, for tensors on the device of these inputs."""
     if mode is not None and mode not in MODES:
         near = nearest(mode, MODES)
         hint = f"did you mean {near[0]!r}?" if near else f"the modes are {', '.join(MODES)}"
         raise OptionError(f"there is no mode {mode!r}", hint=hint)
-    given = {**MODES[mode or "default"], **(options or {})}
+    chosen = {**MODES[mode or "default"], **(options or {})}
     known = [*OWN, *(f.name for f in fields(Settings))]
-    for name in given:
+    for name in chosen:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
             raise OptionError(f"there is no option {name!r}", hint=hint)
-    fallback = given.pop("fallback", "eager")
+    fallback = chosen.pop("fallback", "eager")
     if fallback not in FALLBACKS:
         raise OptionError(f"the option fallback is {fallback!r}", hint=f"use one of {', '.join(FALLBACKS)}")
-    bodies = given.pop("custom_ops", {})
-    rules = {**BY_NAME, **custom_rules(bodies)}
+    bodies = chosen.pop("custom_ops", {})
+    rules = {**REGISTRY.by_name, **custom_rules(bodies)}
     declared = tuple(body for body in bodies.values() if isinstance(body, FusedOp))
-    target = given.pop("target", None)
+    target = chosen.pop("target", None)
     device = _device(inputs)
     if target is None:
         target = "cuda" if device == "cuda" else "cpu"
@@ -72,13 +72,13 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
             hint=f"move the model and its inputs to {'cuda' if target == 'cuda' else 'the cpu'}, or change the target",
         )
     # Two pools of different sizes would each think that the cores are theirs.
-    settings = {"threads": torch_module().get_num_threads(), **given}
+    settings = {"threads": torch_module().get_num_threads(), **chosen}
     make_request(target=target, **settings)  # says what is wrong with them
     return Options(target, fallback, settings, rules, declared)
 
 
 def _device(inputs: Sequence[Any]) -> str:
-    """The one kind of device that tensors are on."""
+    """Return the one kind of device that tensors are on."""
     torch = torch_module()
     kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor) and (x.dim() or x.device.type != "cpu")}
     if len(kinds) > 1 or kinds - {"cpu", "cuda"}:

@@ -21,13 +21,13 @@ class Method(Structure):
 
 
 def python_function(method: Method, own: Any, kept: Any) -> Callable[..., Any]:
-    """A function that gives the code an object besides the arguments, and keeps another one alive."""
+    """Return a function that gives the code an object in addition to the arguments, and keeps another one alive."""
     # What a function of Python has as its module, it keeps alive.
     return _new()(ctypes.addressof(method), own, kept)
 
 
-def given_as_tuple(run: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
-    """A function of any number of arguments that gives another one the tuple of them.
+def with_arguments_as_tuple(run: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
+    """Return a function of any number of arguments that passes them on as a tuple.
 
     One that is written in Python copies the arguments of a caller that has a tuple; of a hundred, that takes as long as
     a small kernel.
@@ -36,9 +36,9 @@ def given_as_tuple(run: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
 
 
 def api_address(name: str) -> int:
-    """Where a function of Python's C API is; 0 for none."""
-    found = getattr(ctypes.pythonapi, name, None)
-    return 0 if found is None else ctypes.cast(found, c_void_p).value or 0
+    """Return the address of a function of Python's C API; 0 for none."""
+    function = getattr(ctypes.pythonapi, name, None)
+    return 0 if function is None else ctypes.cast(function, c_void_p).value or 0
 
 
 @cache
@@ -49,8 +49,8 @@ def _one_argument() -> Method:
 
 @cache
 def _new() -> Any:
-    made: Any = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.py_object, ctypes.py_object)
-    return made(("PyCFunction_NewEx", ctypes.pythonapi))
+    create: Any = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.py_object, ctypes.py_object)
+    return create(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-__all__ = ["ARGUMENTS_AS_ARRAY", "Method", "api_address", "given_as_tuple", "python_function"]
+__all__ = ["ARGUMENTS_AS_ARRAY", "Method", "api_address", "python_function", "with_arguments_as_tuple"]

@@ -25,7 +25,7 @@ from dovetail.targets.runtime.calls.repeated_call import AddressWrite, RepeatedC
 from dovetail.torch.staying import Stay, is_compiled
 
 FIRST_RUNS = 100
-"""Runs of a region before it makes a test of its weights, which takes as long as it saves in so many."""
+"""Runs of a region before it makes a test of its weights, which takes as long as it saves in this many."""
 MOST_REPEATS = 8
 """How often a region makes a test of its weights: those of layers that share a graph take turns."""
 
@@ -41,19 +41,19 @@ class RegionCall:
         order = [feeds[str(value.attrs["name"])] for value in program.graph.inputs]
         self._order = tuple((index, region.feeds[index]) for index in order)
         in_order = order == list(range(len(region.feeds)))
-        self._as_given = in_order and all(f.order is None and not f.is_size for f in region.feeds)
+        self._in_order_of_feeds = in_order and all(f.order is None and not f.is_size for f in region.feeds)
         """Whether the program takes the tensors of a call as they are."""
-        names = [given.name for given in region.given]
+        names = [result.name for result in region.given]
         self._only = names[0] if len(names) == 1 else ""
         """The name of the one result; empty where there are several, or none: such a region only writes to inputs."""
         self._picked = itemgetter(*names) if len(names) > 1 else None
-        self._moved = tuple((i, given.back) for i, given in enumerate(region.given) if given.back is not None)
+        self._moved = tuple((i, result.back) for i, result in enumerate(region.given) if result.back is not None)
         self._weights = {index for index, feed in enumerate(region.feeds) if is_weight(feed.node)}
-        self._can_repeat = self._as_given and not region.writes and not self._moved
+        self._can_repeat = self._in_order_of_feeds and not region.writes and not self._moved
         self._runs = self._repeats = 0
         self._repeated: RepeatedCall | None = None
         self.when_repeated: Callable[[RepeatedCall], None] | None = None
-        """Is told what may be called in place of this call from now on."""
+        """Called with the function that replaces this call from now on."""
 
     def _prepared_calls(self) -> Callable[[PreparedCalls], None]:
         """Takes note of prepared calls, which must not hold this call: they would be a cycle."""
@@ -70,24 +70,24 @@ class RegionCall:
         return self._run_any(tensors) if repeated is None else repeated(tensors)
 
     def _run_any(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
-        found = self._prepared(tensors)
+        results = self._prepared(tensors)
         if self._calls and self._can_repeat:
             self._runs += 1
             if self._runs >= FIRST_RUNS and self._repeats < MOST_REPEATS and is_compiled():
                 self._runs = 0
                 self._repeat(tensors)
-        return found
+        return results
 
     def _repeat(self, tensors: tuple[Any, ...]) -> None:
-        """From now on, look only at tensors that are not weights, as long as those stay where they are."""
+        """Check from now on only tensors that are not weights, as long as those stay where they are."""
         calls = self._calls[0]()
         if calls is None:
             return
 
         def placed(
-            weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite]
+            weights: Mapping[int, Any], feeds: Sequence[Any], writes: Sequence[AddressWrite]
         ) -> Callable[..., bool]:
-            return Stay(weights, given, writes).test()
+            return Stay(weights, feeds, writes).test()
 
         own = weakref.WeakMethod(self._run_any)  # the function would be in a cycle with this call
 
@@ -96,49 +96,49 @@ class RegionCall:
             assert run is not None, "this call has called"
             return run(changed)
 
-        made = repeated(calls, tensors, self._weights, placed, otherwise)
-        if made is not None:
-            self._repeated = made
+        call = repeated(calls, tensors, self._weights, placed, otherwise)
+        if call is not None:
+            self._repeated = call
             self._repeats += 1
             if self.when_repeated is not None:
-                self.when_repeated(made)
+                self.when_repeated(call)
 
     def _prepared(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
-        given = tensors if self._as_given else [_fed(feed, tensors[index]) for index, feed in self._order]
-        found = self.program.launch(given, self._library)
-        if found is None:
-            found = self._checked(tensors)
+        feeds = tensors if self._in_order_of_feeds else [_fed(feed, tensors[index]) for index, feed in self._order]
+        results = self.program.launch(feeds, self._library)
+        if results is None:
+            results = self._checked(tensors)
         for write in self._region.writes:
-            tensor, new = tensors[write.feed], found[write.name]
+            tensor, new = tensors[write.feed], results[write.name]
             if new.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(new)
         if self._moved:
-            return self._in_order(found)
+            return self._in_order(results)
         if self._picked is not None:
-            return self._picked(found)
-        return (found[self._only],) if self._only else ()
+            return self._picked(results)
+        return (results[self._only],) if self._only else ()
 
-    def _in_order(self, found: dict[str, Any]) -> list[Any]:
-        """The results, with the axes of each as torch has them."""
-        results = [found[given.name] for given in self._region.given]
+    def _in_order(self, arrays: dict[str, Any]) -> list[Any]:
+        """Return the results, with the axes of each as torch has them."""
+        results = [arrays[result.name] for result in self._region.given]
         for index, back in self._moved:
             results[index] = results[index].permute(back)
         return results
 
     def _checked(self, tensors: Sequence[Any]) -> dict[str, Any]:
-        """A run that is not prepared: the first one of some shapes, or of tensors that are copied first."""
+        """Run without preparation: the first run of some shapes, or of tensors that are copied first."""
         lent = not self._region.writes  # what is written to may be a result too
         pairs = zip(self._region.feeds, tensors, strict=True)
         arrays = {feed.name: _array(feed, tensor, lent=lent) for feed, tensor in pairs}
         try:
-            found = self.program.run(arrays)
+            results = self.program.run(arrays)
         except BindError:
             if not self._region.writes:
                 raise
             # Inputs that share memory, or that may not be written to: the run gets copies to overwrite.
-            found = self.program.run(self.program.undonated(arrays))
+            results = self.program.run(self.program.undonated(arrays))
         outputs = self.program.graph.outputs
-        return {name: tensor_of(array, outputs[name].dtype) for name, array in found.items()}
+        return {name: tensor_of(array, outputs[name].dtype) for name, array in results.items()}
 
 
 class DeviceRegionCall:
@@ -157,19 +157,19 @@ class DeviceRegionCall:
         region = self._region
         pairs = enumerate(zip(region.feeds, tensors, strict=True))
         fed = {feed.name: _there(feed, tensor, is_written=i in self._written) for i, (feed, tensor) in pairs}
-        found = cast(Mapping[str, Any], self.program.run(fed, outputs="device"))
+        arrays = cast(Mapping[str, Any], self.program.run(fed, outputs="device"))
         if any(tensors[index].is_cuda for index in self._written):
             _wait_for_runs()
         for write in region.writes:
-            tensor, new = tensors[write.feed], found[write.name]
-            made = new if new is fed[region.feeds[write.feed].name] else self._from(new)
-            if made.data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(made)
-        return [self._tensor(found[given.name], given) for given in region.given]
+            tensor, new = tensors[write.feed], arrays[write.name]
+            moved = new if new is fed[region.feeds[write.feed].name] else self._from(new)
+            if moved.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(moved)
+        return [self._tensor(arrays[result.name], result) for result in region.given]
 
-    def _tensor(self, array: Any, given: Given) -> Any:
-        made = self._from(array)
-        return made if given.back is None else made.permute(given.back)
+    def _tensor(self, array: Any, result: Given) -> Any:
+        tensor = self._from(array)
+        return tensor if result.back is None else tensor.permute(result.back)
 
 
 @cache
@@ -177,21 +177,21 @@ def region_library() -> ArrayLibrary:
     """Tensors as captured graphs get them: parameters too, and those that need a gradient, which is torch's matter."""
 
     def shapes(tensors: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:
-        found: list[tuple[int, ...]] = []
+        shapes_: list[tuple[int, ...]] = []
         for index, dtype in dtypes:
             tensor = tensors[index]
             if tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.is_neg():
                 return None
             if dtype.is_complex and tensor.is_conj():
                 return None
-            found.append(tensor.shape)
-        return tuple(found)
+            shapes_.append(tensor.shape)
+        return tuple(shapes_)
 
     return replace(torch_library(), shapes=shapes)
 
 
 def _fed(feed: Feed, tensor: Any) -> Any:
-    """What a prepared call is given: the tensor with its axes as they are stored, or one of a size."""
+    """Return the argument of a prepared call: the tensor with its axes as they are stored, or one of a size."""
     if feed.is_size:
         torch = torch_module()
         return torch.empty(int(tensor), dtype=torch.uint8)
@@ -199,14 +199,14 @@ def _fed(feed: Feed, tensor: Any) -> Any:
 
 
 def _array(feed: Feed, tensor: Any, *, lent: bool = False) -> Array:
-    """The same as an array; a tensor that is not dense is copied. For `lent` see `array_of`."""
+    """Return the tensor as an array; one that is not dense is copied. For `lent` see `array_of`."""
     if feed.is_size:
         return np.empty(int(tensor), np.uint8)
     return array_of(tensor if feed.order is None else tensor.permute(feed.order), lent=lent)
 
 
 def _there(feed: Feed, tensor: Any, *, is_written: bool) -> Any:
-    """What a program on a device is given for a tensor: the tensor, dense and without a gradient.
+    """Return the argument of a program on a device: the tensor, dense and without a gradient.
 
     A run copies what is not aligned, but for what it writes to: that is copied here, and back after the run.
     """

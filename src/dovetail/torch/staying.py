@@ -146,14 +146,14 @@ class _Record(Structure):
 class Stay:
     """Weights by their indices among some arguments, and the launch arguments that point into others of them."""
 
-    def __init__(self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite]) -> None:
+    def __init__(self, weights: Mapping[int, Any], feeds: Sequence[Any], writes: Sequence[AddressWrite]) -> None:
         words = tensor_words()
         assert words is not None, "can_stay"
         self._indices = np.array([*weights], np.int64)
         self._weights = _rows([(id(w), w.element_size(), words.address(w)) for w in weights.values()])
-        self._writes = _rows([(w.index, given[w.index].element_size(), w.at, w.offset) for w in writes])
+        self._writes = _rows([(w.index, feeds[w.index].element_size(), w.at, w.offset) for w in writes])
         at = [rows.ctypes.data for rows in (self._indices, self._weights, self._writes)]
-        self._record = _Record(len(given), len(weights), at[0], at[1], len(writes), at[2])
+        self._record = _Record(len(feeds), len(weights), at[0], at[1], len(writes), at[2])
         # An object that takes the place of a weight that is gone may be none that has an address.
         self._alive = [weakref.ref(w, self._forget) for w in weights.values()]
 
@@ -162,9 +162,9 @@ class Stay:
 
         If they are, the addresses of others are written; those must be tensors with the dtypes of the given ones.
         """
-        made = _method()
-        assert made is not None, "can_stay"
-        return python_function(made[1], ctypes.addressof(self._record), self)
+        method = _method()
+        assert method is not None, "can_stay"
+        return python_function(method[1], ctypes.addressof(self._record), self)
 
     def _forget(self, _: object) -> None:
         self._record.number = -1
@@ -175,12 +175,12 @@ def _rows(rows: Sequence[tuple[int, ...]]) -> Array:
 
 
 def can_stay() -> bool:
-    """Whether tensors and Python have what the compiled code reads and calls."""
+    """Return whether tensors and Python have what the compiled code reads and calls."""
     return tensor_words() is not None and all(map(api_address, (_POINTER, _BOOL)))
 
 
 def is_compiled() -> bool:
-    """Whether the code is there: LLVM compiles it on a thread of its own from the first time that this is asked.
+    """Return whether the code is there: the first call makes LLVM compile it on a thread of its own.
 
     There it looks at tensors too, and no mode of the caller changes how they are made.
     """

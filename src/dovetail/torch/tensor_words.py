@@ -33,7 +33,7 @@ class TensorWords:
     data: int
 
     def address(self, tensor: Any) -> int:
-        """The address of the first element, as compiled code finds it; 0 without a storage."""
+        """Return the address of the first element, as compiled code reads it; 0 without a storage."""
         own = _word(id(tensor) + self.tensor)
         storage = _word(own + self.storage)
         return _word(storage + self.data) + _word(own + self.first) * tensor.element_size() if storage else 0
@@ -41,17 +41,17 @@ class TensorWords:
 
 @cache
 def tensor_words() -> TensorWords | None:
-    """The words of this torch; None where they are not where they were looked for."""
+    """Return the words of this torch; None where they are not at the expected places."""
     samples = _samples()
     tensors, storages = [t._cdata for t in samples], [t.untyped_storage()._cdata for t in samples]
     size = torch_module().Tensor.__basicsize__
-    found = (
+    offsets = (
         _only(size, map(id, samples), tensors, after=_HEADER),
         _only(_MOST_OF_TENSOR, tensors, storages),
         _only(_MOST_OF_TENSOR, tensors, [t.storage_offset() for t in samples]),
         _only(_MOST_OF_STORAGE, storages, [t.untyped_storage().data_ptr() for t in samples]),
     )
-    tensor, storage, first, data = found
+    tensor, storage, first, data = offsets
     if tensor is None or storage is None or first is None or data is None:
         return None
     words = TensorWords(tensor, storage, first, data)
@@ -61,21 +61,21 @@ def tensor_words() -> TensorWords | None:
 def _samples() -> list[Any]:
     """Tensors of which no two words that matter are always the same."""
     torch = torch_module()
-    made = torch.arange(64, dtype=torch.float32, device="cpu")
+    floats = torch.arange(64, dtype=torch.float32, device="cpu")
     # A storage that torch has not allocated has its data and what frees them at two addresses.
-    given = torch.from_numpy(np.arange(32, dtype=np.float64))
-    return [made, made[3:], torch.nn.Parameter(made[5:7]), made.view(torch.uint8)[77:], given, given[2:9]]
+    doubles = torch.from_numpy(np.arange(32, dtype=np.float64))
+    return [floats, floats[3:], torch.nn.Parameter(floats[5:7]), floats.view(torch.uint8)[77:], doubles, doubles[2:9]]
 
 
-def _only(size: int, starts: Iterable[int], wanted: Iterable[int], after: int = 0) -> int | None:
-    """The only offset at which each of some objects has the wanted word."""
-    pairs = [*zip(starts, wanted, strict=True)]
+def _only(size: int, starts: Iterable[int], words: Iterable[int], after: int = 0) -> int | None:
+    """Return the only offset at which each of some objects has the expected word."""
+    pairs = [*zip(starts, words, strict=True)]
     offsets = [at for at in range(after, size, _WORD) if all(_word(start + at) == word for start, word in pairs)]
     return offsets[0] if len(offsets) == 1 else None
 
 
 def _follows(words: TensorWords, samples: Iterable[Any]) -> bool:
-    """Whether the words are right, and still are after all that moves a tensor."""
+    """Return whether the words are right, and still are after all that moves a tensor."""
     torch = torch_module()
     other = torch.arange(500, dtype=torch.float64, device="cpu")
     moves: tuple[Callable[[Any], Any], ...] = (

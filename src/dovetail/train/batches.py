@@ -9,7 +9,7 @@ from dovetail.ir.literal import Array
 
 
 def micro_batches(batch: Mapping[str, Array], count: int) -> Iterator[dict[str, Array]]:
-    """The batch in equal parts of rows. What has fewer axes or another number of rows goes whole to each."""
+    """Yield the batch in equal parts of rows. An array with fewer axes or another number of rows goes whole to each."""
     rows = max((len(a) for a in batch.values() if a.ndim), default=0)
     if rows % count or not rows:
         raise BindError(f"{rows} rows in {count} micro-batches", hint=f"pass batches whose rows {count} divides")

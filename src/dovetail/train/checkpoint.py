@@ -18,7 +18,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """Write arrays beside the file, and rename: a process that is killed leaves the file that was there."""
+    """Write arrays to a file next to it, and rename: a process that is killed leaves the file that was there."""
     header: dict[str, object] = {}
     end = 0
     dense = {name: np.ascontiguousarray(a) for name, a in sorted(arrays.items())}
@@ -36,25 +36,28 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> N
 
 
 def read_arrays(path: str | os.PathLike[str], like: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays of a file, which are those of the names, shapes and dtypes given."""
-    found = read_safetensors(path)
-    missing, more = [n for n in like if n not in found], [n for n in found if n not in like]
+    """Read the arrays of a file, which must have the names, shapes and dtypes of `like`."""
+    stored = read_safetensors(path)
+    missing, more = [n for n in like if n not in stored], [n for n in stored if n not in like]
     if missing or more:
-        told = [f"misses {', '.join(missing[:5])}" if missing else "", f"has {', '.join(more[:5])}" if more else ""]
+        differences = [
+            f"misses {', '.join(missing[:5])}" if missing else "",
+            f"has {', '.join(more[:5])}" if more else "",
+        ]
         raise LoadError(
-            f"the checkpoint is of another model or optimizer: it {' and '.join(t for t in told if t)}",
+            f"the checkpoint is of another model or optimizer: it {' and '.join(t for t in differences if t)}",
             where=str(path),
             hint="resume with the graph and the optimizer that wrote it",
         )
     for name, array in like.items():
-        if found[name].shape != array.shape or found[name].dtype != array.dtype:
+        if stored[name].shape != array.shape or stored[name].dtype != array.dtype:
             raise LoadError(
-                f"{name} is {found[name].dtype}{list(found[name].shape)} in the checkpoint, "
+                f"{name} is {stored[name].dtype}{list(stored[name].shape)} in the checkpoint, "
                 f"and {array.dtype}{list(array.shape)} in the model",
                 where=str(path),
                 hint="resume with the graph and the optimizer that wrote it",
             )
-    return found
+    return stored
 
 
 __all__ = ["read_arrays", "write_arrays"]

@@ -32,13 +32,13 @@ class Examples:
             yield {name: array[rows] for name, array in self.arrays.items()}
 
     def in_order(self, size: int) -> Iterator[dict[str, Array]]:
-        """All examples once, in batches; the last one may be smaller."""
+        """Yield all examples once, in batches; the last one may be smaller."""
         for start in range(0, self.count, size):
             yield {name: array[start : start + size] for name, array in self.arrays.items()}
 
 
 def examples(graph: Graph, arrays: Mapping[str, Array], where: str) -> Examples:
-    """The arrays of a file as what a graph reads, in its dtypes; `where` names the file in messages."""
+    """Return the arrays of a file as a graph reads them, in its dtypes; `where` names the file in messages."""
     inputs = {str(v.attrs["name"]): v for v in graph.inputs}
     listed = ", ".join(f"{n} ({v.type})" for n, v in inputs.items())
     missing, strange = [n for n in inputs if n not in arrays], [n for n in arrays if n not in inputs]
@@ -46,25 +46,25 @@ def examples(graph: Graph, arrays: Mapping[str, Array], where: str) -> Examples:
         raise BindError(f"{where} has no array {', '.join(missing)}", hint=f"training reads {listed}")
     if strange:
         raise BindError(f"{where} has {', '.join(strange[:5])}, which nothing reads", hint=f"training reads {listed}")
-    found: dict[str, Array] = {}
+    columns: dict[str, Array] = {}
     for name, value in inputs.items():
         array = arrays[name]
         if array.ndim != value.rank or not array.ndim:
             raise BindError(f"{name} of {where} has the shape {list(array.shape)}", hint=f"each batch is {value.type}")
-        for axis, (size, given) in enumerate(zip(value.shape, array.shape, strict=True)):
-            if axis and isinstance(size, int) and size != given:
+        for axis, (size, length) in enumerate(zip(value.shape, array.shape, strict=True)):
+            if axis and isinstance(size, int) and size != length:
                 raise BindError(f"{name} of {where} has the shape {list(array.shape)}", hint=f"a batch is {value.type}")
-        found[name] = _in_dtype(name, array, np.dtype(value.dtype.numpy), where)
-    counts = {name: len(array) for name, array in found.items()}
+        columns[name] = _in_dtype(name, array, np.dtype(value.dtype.numpy), where)
+    counts = {name: len(array) for name, array in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{n} {count}" for n, count in counts.items())
-        raise BindError(f"the arrays of {where} have different numbers of rows: {told}", hint="one row an example")
-    return Examples(found, next(iter(counts.values()), 0))
+        lengths = ", ".join(f"{n} {count}" for n, count in counts.items())
+        raise BindError(f"the arrays of {where} have different numbers of rows: {lengths}", hint="one row an example")
+    return Examples(columns, next(iter(counts.values()), 0))
 
 
-def _in_dtype(name: str, array: Array, wanted: np.dtype, where: str) -> Array:
-    if not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise BindError(f"{name} of {where} is {array.dtype}, and {wanted} is read", hint="save it in that dtype")
+def _in_dtype(name: str, array: Array, expected: np.dtype, where: str) -> Array:
+    if not np.can_cast(array.dtype, expected, "same_kind"):
+        raise BindError(f"{name} of {where} is {array.dtype}, and {expected} is read", hint="save it in that dtype")
     if array.dtype.kind == "f":
         bad = ~np.isfinite(array.reshape(len(array), -1)).all(-1) if array.size else np.zeros(0, bool)
         if bad.any():
@@ -73,7 +73,7 @@ def _in_dtype(name: str, array: Array, wanted: np.dtype, where: str) -> Array:
                 f"{name} of {where} has NaN or infinities in {len(rows)} rows, row {rows[0]} first",
                 hint="leave these rows out",
             )
-    return np.ascontiguousarray(array, wanted)
+    return np.ascontiguousarray(array, expected)
 
 
 def check_labels(labels: Array, classes: int, where: str) -> None:

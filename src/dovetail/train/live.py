@@ -22,8 +22,8 @@ _MOST = 100
 """Columns of a curve, however wide the terminal is."""
 
 
-class Told(Protocol):
-    """What a step tells."""
+class StepReport(Protocol):
+    """The metrics of a step that are drawn."""
 
     @property
     def step(self) -> int: ...
@@ -44,19 +44,19 @@ class LiveCurve:
     clock: Callable[[], float] = time.monotonic
     losses: list[float] = field(default_factory=list[float])
     _began: float | None = None
-    _told: float = 0.0
+    _reported_at: float = 0.0
     _drawn: int = 0
     _last: int = 0
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, step: StepReport) -> None:
         now = self.clock()
         if self._began is None:
-            self._began, self._told = now, now
-        self.losses.append(told.loss)
-        self._last = told.step
+            self._began, self._reported_at = now, now
+        self.losses.append(step.loss)
+        self._last = step.step
         live = _redraws(self.stream)
-        if now - self._told >= (_TICK if live else _QUIET):
-            self._told = now
+        if now - self._reported_at >= (_TICK if live else _QUIET):
+            self._reported_at = now
             self._write([*curve(self.losses, width=self._columns()), self._line(now)] if live else [self._line(now)])
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class LiveCurve:
 
 
 def _redraws(stream: TextIO) -> bool:
-    """Whether lines can be drawn over."""
+    """Return whether lines can be drawn over."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     except ValueError:

@@ -26,17 +26,17 @@ class Log:
         self._file: IO[str] | None = None
 
     def _lines(self) -> list[dict[str, Any]]:
-        """The lines of the file that are whole."""
-        found: list[dict[str, Any]] = []
+        """Return the lines of the file that are whole."""
+        lines: list[dict[str, Any]] = []
         try:
             for text in self.path.read_text(encoding="utf-8").splitlines():
                 line = json.loads(text)
-                found.append({"step": int(line["step"]), **line})
+                lines.append({"step": int(line["step"]), **line})
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
-            return found  # a kill in the middle of a line ends what counts
-        return found
+            return lines  # a kill in the middle of a line ends what counts
+        return lines
 
     def __enter__(self) -> Log:
         try:
@@ -51,13 +51,13 @@ class Log:
         if self._file is not None:
             self._file.close()
 
-    def __call__(self, told: Metrics) -> None:
+    def __call__(self, metrics: Metrics) -> None:
         line = {
-            "step": told.step,
-            "loss": told.loss if math.isfinite(told.loss) else None,
-            "norm": told.norm if math.isfinite(told.norm) else None,
-            "rate": told.rate,
-            "skipped": told.skipped,
+            "step": metrics.step,
+            "loss": metrics.loss if math.isfinite(metrics.loss) else None,
+            "norm": metrics.norm if math.isfinite(metrics.norm) else None,
+            "rate": metrics.rate,
+            "skipped": metrics.skipped,
             "seconds": round(time.monotonic() - self._began, 3),
         }
         assert self._file is not None, "the log is a context"

@@ -1,4 +1,4 @@
-"""`dovetail.train.lora`: narrow pairs of matrices beside frozen weights."""
+"""`dovetail.train.lora`: narrow pairs of matrices next to frozen weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Pair(NamedTuple):
 def lora(
     graph: Graph, targets: str | Sequence[str], *, rank: int = 8, alpha: float | None = None, seed: int = 0
 ) -> Graph:
-    """The graph with x @ w + (x @ a) @ b * (alpha / rank) for each product x @ w with a matrix that `targets` names.
+    """Add (x @ a) @ b * (alpha / rank) to each product x @ w with a matrix that `targets` names.
 
     `alpha` is twice the rank unless it is given. a is drawn from the seed and b is zeros, so that the graph computes
     what it did. `Trainer(…, wrt="*.lora_*")` trains the pairs alone.
@@ -58,13 +58,13 @@ def lora(
             raise OptionError(f"{chosen[weight]} is read both ways round", hint="leave it out of targets")
         return value.with_operands(operands) + ((x @ down) @ up) * scale
 
-    made = rebuild(spelled, beside, into_subgraphs=False)
+    adapted = rebuild(spelled, beside, into_subgraphs=False)
     left = [name for weight, name in chosen.items() if weight not in pairs]
     if left:
         raise OptionError(
             f"no product reads {', '.join(left)} on its right", hint="choose matrices that inputs are multiplied by"
         )
-    return replace(made, params={**graph.params, **arrays}, moved={}, reread=None)
+    return replace(adapted, params={**graph.params, **arrays}, moved={}, reread=None)
 
 
 def merged(
@@ -86,7 +86,7 @@ def merged(
             f"{graph.name} has no pair {', '.join(strange)}, and so no scale for it",
             hint="pass the graph that lora made",
         )
-    found: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     for value in graph.signature:
         name = str(value.attrs["name"])
         if name.endswith((DOWN, UP)) and name.removesuffix(DOWN).removesuffix(UP) in pairs:
@@ -97,12 +97,12 @@ def merged(
             update = params[name + DOWN].astype(np.float64) @ params[name + UP].astype(np.float64) * scale
             whole = array.astype(np.float64) + (update if update.shape == array.shape else update.T)
             array = whole.astype(array.dtype)
-        found[name] = array
-    return found
+        weights[name] = array
+    return weights
 
 
 def _scale(graph: Graph, name: str) -> float:
-    """The number that the product of a pair is multiplied by in a graph; 1 where no number follows the product."""
+    """Return the number that multiplies the product of a pair in a graph; 1 where no number follows the product."""
     products = {
         v for v in graph.values if any(o.attrs.get("name") == name + UP for o in v.operands if o.op is leaf.PARAM)
     }
@@ -115,15 +115,15 @@ def _scale(graph: Graph, name: str) -> float:
 
 
 def _chosen(graph: Graph, patterns: Sequence[str]) -> dict[Value, str]:
-    found: dict[Value, str] = {}
+    chosen: dict[Value, str] = {}
     for pattern in patterns:
         fitting = {v: str(v.attrs["name"]) for v in graph.signature if fnmatchcase(str(v.attrs["name"]), pattern)}
         matrices = {v: name for v, name in fitting.items() if v.rank == 2 and v.dtype.is_float}
         if not matrices:
             listed = ", ".join(str(v.attrs["name"]) for v in graph.signature if v.rank == 2)
             raise OptionError(f"no matrix fits {pattern!r}", hint=f"the matrices are {listed}")
-        found |= matrices
-    return found
+        chosen |= matrices
+    return chosen
 
 
 def _is_transpose(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Losses: one number from what a model gives and what is wanted, in the mean over all elements."""
+"""Losses: one number from predictions and targets, in the mean over all elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 Loss = Callable[[Value, Value], Value]
-"""From what a model gives and what is wanted to one number."""
+"""From predictions and targets to one number."""
 
 
 def cross_entropy(logits: Value, labels: Value, *, ignore_index: int | None = None, smoothing: float = 0.0) -> Value:
@@ -43,49 +43,49 @@ def cross_entropy(logits: Value, labels: Value, *, ignore_index: int | None = No
 
 
 def binary_cross_entropy(logits: Value, targets: Value) -> Value:
-    """The cross entropy of yes-or-no questions; targets are between 0 and 1."""
+    """Return the cross entropy of yes-or-no questions; targets are between 0 and 1."""
     _same_shape(logits, targets)
     positive = ops.maximum(logits, leaf.scalar(0.0, logits.dtype))
     return mean(positive - logits * targets + ops.softplus(-ops.abs_(logits)))
 
 
-def mean_squared(found: Value, wanted: Value) -> Value:
-    """The square of the difference."""
-    _same_shape(found, wanted)
-    return mean((found - wanted) * (found - wanted))
+def mean_squared(predictions: Value, targets: Value) -> Value:
+    """Return the square of the difference."""
+    _same_shape(predictions, targets)
+    return mean((predictions - targets) * (predictions - targets))
 
 
-def mean_absolute(found: Value, wanted: Value) -> Value:
-    """The absolute difference."""
-    _same_shape(found, wanted)
-    return mean(ops.abs_(found - wanted))
+def mean_absolute(predictions: Value, targets: Value) -> Value:
+    """Return the absolute difference."""
+    _same_shape(predictions, targets)
+    return mean(ops.abs_(predictions - targets))
 
 
-def huber(found: Value, wanted: Value, *, delta: float = 1.0) -> Value:
+def huber(predictions: Value, targets: Value, *, delta: float = 1.0) -> Value:
     """Half the square of a difference up to delta, and delta times what is linear beyond."""
-    _same_shape(found, wanted)
-    apart = ops.abs_(found - wanted)
+    _same_shape(predictions, targets)
+    apart = ops.abs_(predictions - targets)
     inner = ops.minimum(apart, leaf.scalar(delta, apart.dtype))
     return mean(inner * (apart - inner * 0.5))
 
 
-def kl_divergence(log_found: Value, wanted: Value) -> Value:
-    """How far chances are from those wanted, in the mean over rows; the first are logarithms."""
-    _same_shape(log_found, wanted)
-    safe = ops.maximum(wanted, leaf.scalar(1e-37, wanted.dtype))
-    terms = wanted * (ops.log(safe) - log_found)
+def kl_divergence(log_predictions: Value, targets: Value) -> Value:
+    """Return the divergence of predicted from target probabilities, averaged over rows; predictions are logarithms."""
+    _same_shape(log_predictions, targets)
+    safe = ops.maximum(targets, leaf.scalar(1e-37, targets.dtype))
+    terms = targets * (ops.log(safe) - log_predictions)
     return mean(ops.squeeze(ops.reduce_sum(terms, axes=(-1,)), axes=(-1,)))
 
 
-def contrastive(found: Value, wanted: Value, *, temperature: float = 0.07) -> Value:
+def contrastive(anchors: Value, partners_: Value, *, temperature: float = 0.07) -> Value:
     """InfoNCE of pairs of rows: each picks its partner among all of the batch, by cosine, in both directions."""
-    _same_shape(found, wanted)
-    if found.rank != 2:
-        raise TypeRuleError(f"pairs of {found.type}", hint="pass one row of features for each pair")
+    _same_shape(anchors, partners_)
+    if anchors.rank != 2:
+        raise TypeRuleError(f"pairs of {anchors.type}", hint="pass one row of features for each pair")
     if not 0 < temperature < float("inf"):
         raise OptionError(f"a temperature of {temperature}", hint="pass a finite number above 0")
-    logits = (_unit(found) @ ops.permute(_unit(wanted), order=(-1, -2))) * (1.0 / temperature)
-    partners = ops.iota(size=found.shape[0])
+    logits = (_unit(anchors) @ ops.permute(_unit(partners_), order=(-1, -2))) * (1.0 / temperature)
+    partners = ops.iota(size=anchors.shape[0])
     both = [cross_entropy(each, partners) for each in (logits, ops.permute(logits, order=(-1, -2)))]
     return (both[0] + both[1]) * 0.5
 
@@ -97,12 +97,12 @@ def _unit(x: Value) -> Value:
 
 
 def mean(x: Value) -> Value:
-    """The mean of all elements, of rank 0."""
+    """Return the mean of all elements, of rank 0."""
     return _whole(x, ops.reduce_mean)
 
 
 def total(x: Value) -> Value:
-    """The sum of all elements, of rank 0."""
+    """Return the sum of all elements, of rank 0."""
     return _whole(x, ops.reduce_sum)
 
 
@@ -115,9 +115,9 @@ def _one(dtype: DType) -> Value:
     return leaf.scalar(1.0, dtype)
 
 
-def _same_shape(found: Value, wanted: Value) -> None:
-    if found.type != wanted.type:
-        raise TypeRuleError(f"{found.type} and {wanted.type} in a loss", hint="pass two tensors of one type")
+def _same_shape(predictions: Value, targets: Value) -> None:
+    if predictions.type != targets.type:
+        raise TypeRuleError(f"{predictions.type} and {targets.type} in a loss", hint="pass two tensors of one type")
 
 
 LOSSES: Mapping[str, Loss] = MappingProxyType(
@@ -134,12 +134,22 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
 """By name, as `Trainer` and the command line take them."""
 
 
-def wanted_type(name: str, output: TensorType) -> TensorType:
-    """The type of what is wanted, for a model that gives this."""
+def target_type(name: str, output: TensorType) -> TensorType:
+    """Return the type of the targets for a model with this output."""
     return i64[output.shape[:-1]] if name == "cross_entropy" else output
 
 
 __all__ = [
-    "LOSSES", "Loss", "binary_cross_entropy", "contrastive", "cross_entropy", "huber", "kl_divergence", "mean",
-    "mean_absolute", "mean_squared", "total", "wanted_type",
+    "LOSSES",
+    "Loss",
+    "binary_cross_entropy",
+    "contrastive",
+    "cross_entropy",
+    "huber",
+    "kl_divergence",
+    "mean",
+    "mean_absolute",
+    "mean_squared",
+    "target_type",
+    "total",
 ]  # fmt: skip

@@ -97,7 +97,7 @@ class Muon:
         return Updated(w - w * (numbers["rate"] * numbers["decay"]) - step, {"momentum": kept})
 
     def _orthogonal(self, x: Value, *, tall: bool) -> Value:
-        """The matrix with its singular values near 1, by the iteration of Newton and Schulz."""
+        """Return the matrix with its singular values near 1, by the iteration of Newton and Schulz."""
         first, second, third = _SERIES
         x = ops.permute(x, order=(-1, -2)) if tall else x
         x = x / ops.maximum(ops.sqrt(total(x * x)), leaf.scalar(1e-7, x.dtype))

@@ -41,7 +41,7 @@ def dropout(x: Value, ratio: float, *, place: str) -> Value:
 
 
 def step_key(seed: int, step: int, part: int) -> Array:
-    """The key of a step and a micro-batch of it: a block of Threefry under the seed."""
+    """Return the key of a step and a micro-batch of it: a block of Threefry under the seed."""
     key = np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32 & 0xFFFFFFFF)
     with np.errstate(over="ignore"):
         low, high = threefry(key, np.array([step], np.uint32), np.array([part], np.uint32))
@@ -49,7 +49,7 @@ def step_key(seed: int, step: int, part: int) -> Array:
 
 
 def keyed(graph: Graph) -> Graph:
-    """The graph with one more input, the key of a step, which every constant key of random numbers is combined with."""
+    """Add an input to the graph, the key of a step, which every constant key of random numbers is combined with."""
     key = leaf.input(KEY, u32[2])
 
     def combined(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -59,22 +59,22 @@ def keyed(graph: Graph) -> Graph:
 
     if not any(v.op is ops.random_bits for v in walk_into(graph.outputs.values())):
         return graph
-    made = rebuild(graph, combined, into_subgraphs=False)
-    return replace(made, inputs=(*made.inputs, key), moved={}, reread=None)
+    combined_graph = rebuild(graph, combined, into_subgraphs=False)
+    return replace(combined_graph, inputs=(*combined_graph.inputs, key), moved={}, reread=None)
 
 
 def evaluation_form(graph: Graph) -> Graph:
-    """The graph without dropout."""
+    """Return the graph without dropout."""
 
     def whole(value: Value, operands: tuple[Value, ...]) -> Value | None:
         return operands[1].operands[0] if _is_dropout(value) else None
 
-    made = rebuild(graph, whole)
-    return made if made is graph else replace(made, moved={}, reread=None)
+    simplified = rebuild(graph, whole)
+    return simplified if simplified is graph else replace(simplified, moved={}, reread=None)
 
 
 def _is_dropout(value: Value) -> bool:
-    """Whether a value is what `ops.dropout` makes."""
+    """Return whether a value is what `ops.dropout` makes."""
     if value.op is not ops.where or leaf.scalar_of(value.operands[2]) != 0:
         return False
     mask, scaled, _ = value.operands
@@ -94,7 +94,7 @@ class Normed(NamedTuple):
 
 
 def with_batch_statistics(graph: Graph, momentum: float) -> Normed:
-    """Batch norms with stored statistics become those of training; the stored ones are moved by `momentum`.
+    """Turn batch norms with stored statistics into those of training; the stored ones move by `momentum`.
 
     A batch norm is (x - mean) * rsqrt(variance + eps) of two parameters that have one number for each channel. The
     stored variance is moved to the unbiased one, as in PyTorch.
@@ -103,24 +103,24 @@ def with_batch_statistics(graph: Graph, momentum: float) -> Normed:
     moved: dict[str, Value] = {}
 
     def trained(value: Value, operands: tuple[Value, ...]) -> Value | None:
-        found = _batch_norm(value)
-        if found is None:
+        norm = _batch_norm(value)
+        if norm is None:
             return None
         x = operands[0].operands[0]
-        axes = tuple(a for a in range(-x.rank, 0) if a < -found.shift.rank or found.shift.shape[a] == 1 != x.shape[a])
+        axes = tuple(a for a in range(-x.rank, 0) if a < -norm.shift.rank or norm.shift.shape[a] == 1 != x.shape[a])
         mean = ops.reduce_mean(x, axes=axes)
         centred = x - mean
         variance = ops.reduce_mean(centred * centred, axes=axes)
         count = adjoint.count([x.shape[a] for a in axes], x.dtype)
-        for stored, now in ((found.mean, mean), (found.variance, variance * (count / (count - 1.0)))):
+        for stored, now in ((norm.mean, mean), (norm.variance, variance * (count / (count - 1.0)))):
             flat = ops.cast(build.reshape(now, stored.shape), dtype=stored.dtype)
             moved[str(stored.attrs["name"])] = stored * (1.0 - momentum) + flat * momentum
-        return centred * ops.rsqrt(variance + found.eps)
+        return centred * ops.rsqrt(variance + norm.eps)
 
     if not any(_batch_norm(v) is not None for v in spelled.values):
         return Normed(graph, {})
-    made = rebuild(spelled, trained, into_subgraphs=False)
-    return Normed(graph, {}) if not moved else Normed(replace(made, moved={}, reread=None), moved)
+    trained_graph = rebuild(spelled, trained, into_subgraphs=False)
+    return Normed(graph, {}) if not moved else Normed(replace(trained_graph, moved={}, reread=None), moved)
 
 
 class _BatchNorm(NamedTuple):
@@ -147,14 +147,14 @@ def _batch_norm(value: Value) -> _BatchNorm | None:
 
 
 def _stored(value: Value) -> Value | None:
-    """The parameter that a value only moves."""
+    """Return the parameter that a value only moves."""
     while value.op in _MOVES:
         value = value.operands[0]
     return value if value.op is leaf.PARAM else None
 
 
 def with_products_in(graph: Graph, dtype: DType) -> Graph:
-    """The graph whose products of f32 are computed in a narrower dtype; all else, the weights too, stays f32."""
+    """Return the graph whose products of f32 are computed in a narrower dtype; all else, the weights too, stays f32."""
     spelled = unfuse(graph, keep=lambda value: value.op.differentiates_by_row)
 
     def narrowed(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -163,8 +163,8 @@ def with_products_in(graph: Graph, dtype: DType) -> Graph:
         narrow = [ops.cast(v, dtype=dtype) for v in operands]
         return ops.cast(value.with_operands(tuple(narrow)), dtype=f32)
 
-    made = rebuild(spelled, narrowed, into_subgraphs=False)
-    return replace(made, moved={}, reread=None)
+    narrowed_graph = rebuild(spelled, narrowed, into_subgraphs=False)
+    return replace(narrowed_graph, moved={}, reread=None)
 
 
 __all__ = [

@@ -36,7 +36,7 @@ class Optimizer(Protocol):
         ...
 
     def state(self, shape: Shape) -> Mapping[str, Shape]:
-        """The arrays that steps keep for a weight of this shape, zeros at first: their names and shapes."""
+        """Return the arrays that steps keep for a weight of this shape, zeros at first: their names and shapes."""
         ...
 
     def numbers(self, step: int) -> dict[str, float]:
@@ -44,7 +44,7 @@ class Optimizer(Protocol):
         ...
 
     def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
-        """A step with the gradient g; among the numbers are `rate`, which is `lr` as scheduled, and `decay`."""
+        """Update a weight by the gradient g; among the numbers are `rate`, which is `lr` as scheduled, and `decay`."""
         ...
 
 
@@ -97,7 +97,7 @@ class Adam:
         return {"mean": shape, "square": shape}
 
     def numbers(self, step: int) -> dict[str, float]:
-        """The corrections for means that began at 0, computed in float64."""
+        """Return the corrections for means that began at 0, computed in float64."""
         first, second = self.betas
         return {"correction": 1 / (1 - first**step), "root": (1 - second**step) ** -0.5}
 

@@ -24,16 +24,16 @@ class Rows:
     """[n, …]: the gradient of each row wherever it is named."""
 
     def of(self, table: Value) -> Value:
-        """The rows of another table of that shape."""
+        """Return the rows of another table of that shape."""
         return ops.gather(table, self.indices, axis=0)
 
     def put(self, table: Value, rows: Value) -> Value:
-        """A table with these rows in place of its own; rows that are named several times are equal."""
+        """Return a table with these rows in place of its own; rows that are named several times are equal."""
         return ops.scatter_nd(table, ops.unsqueeze(self.indices, axes=(-1,)), rows)
 
 
 def rows_of(gradient: Value) -> Rows | None:
-    """The rows of a gradient that adds a few of them to zeros; None where it is anything else."""
+    """Return the rows of a gradient that adds a few of them to zeros; None where it is anything else."""
     if gradient.op is not ops.scatter_nd or gradient.attrs["reduction"] != "add":
         return None
     into, indices, added = gradient.operands

@@ -17,7 +17,7 @@ class LossScale:
     fine: int = 0
 
     def after(self, fine: bool) -> LossScale:
-        """The scale after a step whose gradients were finite, or not."""
+        """Return the scale after a step whose gradients were finite, or not."""
         if not fine:
             return LossScale(max(self.now / 2, _LEAST))
         if self.fine + 1 < _PATIENCE:

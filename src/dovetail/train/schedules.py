@@ -12,30 +12,30 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 def constant(step: int) -> float:
-    """The rate as it is."""
+    """Return the rate as it is."""
     return 1.0
 
 
 def warm_up(steps: int, then: Schedule = constant) -> Schedule:
-    """From 0 to the rate in so many steps, then another schedule, which counts from 1 again."""
+    """Rise from 0 to the rate in n steps, then follow another schedule, which counts from 1 again."""
     _check(steps)
     return lambda step: step / steps if step <= steps else then(step - steps)
 
 
 def linear(steps: int, end: float = 0.0) -> Schedule:
-    """From the rate to a share of it, in a line."""
+    """Fall from the rate to a share of it, in a line."""
     _check(steps)
     return lambda step: 1 + (end - 1) * min(1.0, (step - 1) / steps)
 
 
 def cosine(steps: int, end: float = 0.0) -> Schedule:
-    """From the rate to a share of it, as half a cosine wave."""
+    """Fall from the rate to a share of it, as half a cosine wave."""
     _check(steps)
     return lambda step: end + (1 - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - 1) / steps)))
 
 
 def steps_down(every: int, by: float = 0.1) -> Schedule:
-    """The rate times a share after every so many steps."""
+    """Multiply the rate by a share after every n steps."""
     _check(every)
     return lambda step: by ** ((step - 1) // every)
 

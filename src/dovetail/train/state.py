@@ -28,25 +28,25 @@ class State:
             self.arrays[name], self.on_device = there, True
 
     def only(self, names: Iterable[str]) -> dict[str, Array | DeviceArray]:
-        """Some of the arrays, to be given to a run."""
+        """Return some of the arrays, to pass to a run."""
         return {name: self.arrays[name] for name in names}
 
     def host(self, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """The arrays on the host, copied from devices; of several processes all ask together."""
-        found: dict[str, Array] = {}
+        """Copy the arrays to the host; all processes of a mesh must call it together."""
+        arrays: dict[str, Array] = {}
         for name in self.arrays if names is None else names:
             array = self.arrays[name]
-            found[name] = array.numpy() if isinstance(array, DeviceArray) else array
-        return found
+            arrays[name] = array.numpy() if isinstance(array, DeviceArray) else array
+        return arrays
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         """Put elements in place of those before."""
-        for name, given in arrays.items():
+        for name, new in arrays.items():
             array = self.arrays[name]
             if isinstance(array, DeviceArray):
-                array.lease.buffer.copy_from_host(np.ascontiguousarray(given))
+                array.lease.buffer.copy_from_host(np.ascontiguousarray(new))
             else:
-                array[...] = given
+                array[...] = new
 
     def clear(self) -> None:
         """Write zeros everywhere."""
@@ -58,8 +58,8 @@ def ran(program: Program, inputs: Mapping[str, Array | DeviceArray], names: Iter
     if state.on_device:
         there = program.run(inputs, outputs="device")
         return [float(np.squeeze(there[name].numpy())) for name in names]
-    found = program.run(inputs)
-    return [float(np.squeeze(found[name])) for name in names]
+    results = program.run(inputs)
+    return [float(np.squeeze(results[name])) for name in names]
 
 
 __all__ = ["State", "ran"]

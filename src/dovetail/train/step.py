@@ -53,7 +53,7 @@ def step_graph(
     loss: str = "",
     options: StepOptions | None = None,
 ) -> StepGraph:
-    """The step of a graph whose output `loss` is one number.
+    """Return the step of a graph whose output `loss` is one number.
 
     The parameters that `wrt` names become inputs, which the step overwrites, and so do statistics of batch norms; all
     others are frozen and stay parameters. Of the groups that fit a weight the last one counts.
@@ -78,25 +78,25 @@ def _step_graph(
         raise OptionError(f"{', '.join(strange)} is an input and no parameter", hint="train parameters; leave it out")
     _check_groups(options.groups, names)
     joint = weights_as_inputs(both, names)
-    told = {n: v for n, v in joint.outputs.items() if n in graph.outputs}
-    found = {n: joint.outputs[PREFIX + n] for n in names}
+    reported = {n: v for n, v in joint.outputs.items() if n in graph.outputs}
+    gradients = {n: joint.outputs[PREFIX + n] for n in names}
     weights = {str(v.attrs["name"]): v for v in joint.inputs if v.attrs["name"] in names}
     moved = {n: joint.outputs[NEW + n] for n in statistics}
     if options.accumulate == 1:
-        update = Update(optimizer, options, told[loss])
-        made = update.graph(joint, told, weights, found, moved)
-        return StepGraph(made, None, joint, names, update.state, {}, statistics)
+        update = Update(optimizer, options, reported[loss])
+        updated_graph = update.graph(joint, reported, weights, gradients, moved)
+        return StepGraph(updated_graph, None, joint, names, update.state, {}, statistics)
     sums = {n: leaf.input(SUM + n, w.tensor) for n, w in weights.items()}
-    added = {NEW + SUM + n: sums[n] + found[n] for n in names}
-    guard = finite(told[loss]) if options.guarded else None
+    added = {NEW + SUM + n: sums[n] + gradients[n] for n in names}
+    guard = finite(reported[loss]) if options.guarded else None
     statistics_after = kept(moved, {str(v.attrs["name"]): v for v in joint.inputs}, guard)
-    summing = replace(joint, inputs=(*joint.inputs, *sums.values()), outputs=told | added | statistics_after)
+    summing = replace(joint, inputs=(*joint.inputs, *sums.values()), outputs=reported | added | statistics_after)
     summing = summing.donate({NEW + n: n for n in (*(SUM + n for n in names), *statistics)})
     update = Update(optimizer, options, None)
     bare = Graph.of({}, name=f"{graph.name}.update", inputs=(*weights.values(), *sums.values()))
-    made = update.graph(bare, {}, weights, sums, {})
+    updated_graph = update.graph(bare, {}, weights, sums, {})
     sum_types = {SUM + n: w.tensor for n, w in weights.items()}
-    return StepGraph(made, summing, joint, names, update.state, sum_types, statistics)
+    return StepGraph(updated_graph, summing, joint, names, update.state, sum_types, statistics)
 
 
 def _differentiated(model: Graph, wrt: str | Sequence[str], loss: str, *, scaled: bool, unreached: Unreached) -> Graph:
@@ -110,15 +110,15 @@ def _differentiated(model: Graph, wrt: str | Sequence[str], loss: str, *, scaled
 
 
 def weights_as_inputs(graph: Graph, names: Sequence[str]) -> Graph:
-    """The graph with parameters as inputs of the same names, after its own."""
+    """Return the graph with parameters as inputs of the same names, after its own."""
     if not names:
         return graph
     swapped = {v: leaf.input(str(v.attrs["name"]), v.tensor) for v in graph.signature if v.attrs["name"] in names}
-    made = rebuild(graph, lambda value, operands: swapped.get(value))
+    swapped_graph = rebuild(graph, lambda value, operands: swapped.get(value))
     frozen = {n: a for n, a in graph.params.items() if n not in names}
-    declared = tuple([v for v in made.signature if v.attrs["name"] not in names])
-    inputs = (*made.inputs, *swapped.values())
-    return replace(made, inputs=inputs, params=frozen, declared=declared, moved={}, reread=None)
+    declared = tuple([v for v in swapped_graph.signature if v.attrs["name"] not in names])
+    inputs = (*swapped_graph.inputs, *swapped.values())
+    return replace(swapped_graph, inputs=inputs, params=frozen, declared=declared, moved={}, reread=None)
 
 
 def _check_groups(groups: Sequence[Group], names: Sequence[str]) -> None:

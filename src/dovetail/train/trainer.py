@@ -29,7 +29,7 @@ from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
-from dovetail.train.losses import LOSSES, Loss, wanted_type
+from dovetail.train.losses import LOSSES, Loss, target_type
 from dovetail.train.model import batch_of, model_of, optimizer_of
 from dovetail.train.modes import KEY, evaluation_form, step_key
 from dovetail.train.optimizers import Optimizer
@@ -38,7 +38,7 @@ from dovetail.train.schedules import Schedule, constant
 from dovetail.train.state import State, ran
 from dovetail.train.step import NORM, RATE, SCALE, Group, StepOptions, step_graph, weights_as_inputs
 
-LOSS, WANTED = "loss", "labels"
+LOSS, LABELS = "loss", "labels"
 _COUNTS, _SCALES = "train.step", "train.scale"
 """Names in a checkpoint: steps, updates, steps since the last one that was left out, seed; and the loss scale."""
 Precision = Literal["bf16", "f16"]
@@ -51,7 +51,7 @@ _PRECISIONS = {"bf16": bf16, "f16": f16}
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What one step told."""
+    """The metrics of one step."""
 
     step: int
     """Counted from 1."""
@@ -126,22 +126,22 @@ class Trainer:
             # On a mesh the gradient of a table is summed over devices, which takes the table.
             by_rows=target_named(options.get("target", "cpu")).name == "cpu",
         )
-        made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, options=step_options)
-        self.weights, self.statistics = made.weights, made.statistics
-        given = _arrays(self.graph, params or {}, seed)
-        arrays = {name: np.array(given[name], order="C") for name in (*made.weights, *made.statistics)}
-        for name, type in made.state.items():
+        step_graph_ = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, options=step_options)
+        self.weights, self.statistics = step_graph_.weights, step_graph_.statistics
+        initial = _arrays(self.graph, params or {}, seed)
+        arrays = {name: np.array(initial[name], order="C") for name in (*step_graph_.weights, *step_graph_.statistics)}
+        for name, type in step_graph_.state.items():
             arrays[name] = np.zeros([int(str(size)) for size in type.shape], type.dtype.numpy)
-        sums = {n: np.zeros_like(arrays[w]) for n, w in zip(made.sums, made.weights, strict=False)}
-        frozen = {n: a for n, a in given.items() if n not in arrays}
-        self.program = compile(made.graph, params=frozen if made.summing is None else {}, **options)
-        self._summing = None if made.summing is None else compile(made.summing, params=frozen, **options)
+        sums = {n: np.zeros_like(arrays[w]) for n, w in zip(step_graph_.sums, step_graph_.weights, strict=False)}
+        frozen = {n: a for n, a in initial.items() if n not in arrays}
+        self.program = compile(step_graph_.graph, params=frozen if step_graph_.summing is None else {}, **options)
+        self._summing = None if step_graph_.summing is None else compile(step_graph_.summing, params=frozen, **options)
         programs = [self.program, *([] if self._summing is None else [self._summing])]
         self._state, self._sums = State(arrays, programs), State(sums, programs)
-        self._joint = made.joint
+        self._joint = step_graph_.joint
         self._reads = tuple(str(v.attrs["name"]) for v in self.graph.inputs)
         """What a batch has."""
-        self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
+        self._keyed = any(v.attrs["name"] == KEY for v in step_graph_.joint.inputs)
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
         self._has_run = False
@@ -179,7 +179,7 @@ class Trainer:
         write_tensors(into, self.params)
 
     def step(self, batch: Batch) -> Metrics:
-        """One step: weights and state are updated.
+        """Take one step: update weights and state.
 
         A batch is a dict of arrays or tensors, or a list of them in the order of the graph's inputs, labels last.
         Where the loss or a gradient is not finite, all arrays stay as they are. With a scaled loss, the step is left
@@ -244,25 +244,25 @@ class Trainer:
     ) -> list[Metrics]:
         """Steps over batches, until they end or `steps` are done; a checkpoint after `every` steps and the last.
 
-        `callback` is called with what each step told.
+        `callback` is called with the metrics of each step.
         """
         if every < 1:
             raise OptionError(f"a checkpoint after every {every} steps", hint="pass at least 1")
-        found: list[Metrics] = []
+        metrics: list[Metrics] = []
         for batch in batches:
-            if steps is not None and len(found) >= steps:
+            if steps is not None and len(metrics) >= steps:
                 break
-            found.append(self.step(batch))
+            metrics.append(self.step(batch))
             if callback is not None:
-                callback(found[-1])
-            if checkpoint is not None and len(found) % every == 0:
+                callback(metrics[-1])
+            if checkpoint is not None and len(metrics) % every == 0:
                 self.save(checkpoint)
-        if checkpoint is not None and found and len(found) % every:
+        if checkpoint is not None and metrics and len(metrics) % every:
             self.save(checkpoint)
-        return found
+        return metrics
 
     def evaluate(self, batch: Batch) -> dict[str, Array]:
-        """The outputs of the graph, its loss among them, with the weights as they are; nothing is updated.
+        """Return the outputs of the graph, its loss among them, with the weights as they are; update nothing.
 
         Dropout leaves nothing out, and batch norms use their stored statistics.
         """
@@ -284,12 +284,12 @@ class Trainer:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, as the run that wrote it would have."""
-        found = read_arrays(path, self._state.like | self._counters())
-        self._state.write({name: found[name] for name in self._state.like})
-        counts: list[int] = found[_COUNTS].tolist()
+        stored = read_arrays(path, self._state.like | self._counters())
+        self._state.write({name: stored[name] for name in self._state.like})
+        counts: list[int] = stored[_COUNTS].tolist()
         self.steps, self._updates, fine, self.seed = counts
         if self.scale is not None:
-            self.scale = LossScale(float(found[_SCALES][0]), fine)
+            self.scale = LossScale(float(stored[_SCALES][0]), fine)
 
     def _counters(self) -> dict[str, Array]:
         scale = self.scale or LossScale()
@@ -304,7 +304,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
-    """The graph with an output `loss`."""
+    """Return the graph with an output `loss`."""
     if loss is None:
         if LOSS not in graph.outputs:
             raise OptionError(f"{graph.name} has no output {LOSS!r}", hint=f"pass loss=… of {', '.join(LOSSES)}")
@@ -314,13 +314,13 @@ def with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"there is no loss {loss!r}", hint=f"the losses are {', '.join(LOSSES)}")
     output = next(iter(graph.outputs.values()))
-    wanted = leaf.input(WANTED, wanted_type(_name(loss), output.tensor))
-    made = LOSSES[loss](output, wanted) if isinstance(loss, str) else loss(output, wanted)
-    return replace(graph, inputs=(*graph.inputs, wanted), outputs={**graph.outputs, LOSS: made}, reread=None)
+    labels = leaf.input(LABELS, target_type(_name(loss), output.tensor))
+    value = LOSSES[loss](output, labels) if isinstance(loss, str) else loss(output, labels)
+    return replace(graph, inputs=(*graph.inputs, labels), outputs={**graph.outputs, LOSS: value}, reread=None)
 
 
 def _name(loss: str | Loss) -> str:
-    """The name of a loss, also of one whose options are bound by `functools.partial`."""
+    """Return the name of a loss, also of one whose options are bound by `functools.partial`."""
     plain = loss.func if isinstance(loss, partial) else loss
     return loss if isinstance(loss, str) else next((n for n, known in LOSSES.items() if known is plain), "")
 

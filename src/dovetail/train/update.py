@@ -85,7 +85,7 @@ class StepOptions:
 class _Numbers:
     """Values of one element that the updates of all weights read."""
 
-    given: Mapping[str, Value]
+    scalars: Mapping[str, Value]
     """The rate and the optimizer's own numbers, by name."""
     scale: Value | None
     """What gradients are divided by."""
@@ -94,14 +94,14 @@ class _Numbers:
     guard: Value | None
 
     def __iter__(self) -> Iterator[Value]:
-        yield from self.given.values()
+        yield from self.scalars.values()
         yield from [v for v in (self.scale, self.clip, self.guard) if v is not None]
 
     def of(self, values: Sequence[Value]) -> _Numbers:
-        """The same numbers by other values."""
+        """Return the same numbers by other values."""
         new = dict(zip(self, values, strict=True))
         scale, clip, guard = [None if v is None else new[v] for v in (self.scale, self.clip, self.guard)]
-        return _Numbers({n: new[v] for n, v in self.given.items()}, scale, clip, guard)
+        return _Numbers({n: new[v] for n, v in self.scalars.items()}, scale, clip, guard)
 
 
 class Update:
@@ -116,43 +116,43 @@ class Update:
     def graph(
         self,
         base: Graph,
-        told: Mapping[str, Value],
+        reported: Mapping[str, Value],
         weights: Mapping[str, Value],
         gradients: Mapping[str, Value],
         moved: Mapping[str, Value],
     ) -> Graph:
-        """The base with all arrays after the step; `moved` are those that no gradient moves."""
+        """Return the base with all arrays after the step; `moved` are those that no gradient moves."""
         options = self.options
         scale = leaf.input(SCALE, f32[()]) if options.scaled else None
         rows = {n: r for n, g in gradients.items() if (r := self._rows(weights[n], g)) is not None}
-        found = [self._unscaled(rows[n].once if n in rows else g, scale) for n, g in gradients.items()]
-        norm = _norm(found)
+        unscaled = [self._unscaled(rows[n].once if n in rows else g, scale) for n, g in gradients.items()]
+        norm = _norm(unscaled)
         guard = None
         if options.guarded:
             guard = finite(norm) if self.loss is None else ops.bit_and(finite(norm), finite(self.loss))
         names = {RATE: "rate"} | {f"train.{n}": n for n in self.optimizer.numbers(1)}
-        given = {n: leaf.input(name, f32[()]) for name, n in names.items()}
-        numbers = _Numbers(given, scale, self._clip(found, norm), guard)
+        scalars = {n: leaf.input(name, f32[()]) for name, n in names.items()}
+        numbers = _Numbers(scalars, scale, self._clip(unscaled, norm), guard)
         inputs = {str(v.attrs["name"]): v for v in base.inputs}
         after = kept(moved, inputs, guard)
         for name, w in weights.items():
             after |= self._moved(name, w, rows.get(name, gradients[name]), inputs, numbers)
-        more = {str(v.attrs["name"]): v for v in (*given.values(), scale) if v is not None}
-        made = replace(
+        more = {str(v.attrs["name"]): v for v in (*scalars.values(), scale) if v is not None}
+        updated = replace(
             base,
             inputs=tuple((inputs | more).values()),
-            outputs={**told, NORM: norm, **after},
+            outputs={**reported, NORM: norm, **after},
             reread=None,
         )
-        return made.donate({n: n.removeprefix(NEW) for n in after})
+        return updated.donate({n: n.removeprefix(NEW) for n in after})
 
     def _unscaled(self, g: Value, scale: Value | None) -> Value:
-        """A gradient from what was found of it: the sum of those of micro-batches, of a scaled loss."""
+        """Return a gradient from the sum of those of micro-batches, of a scaled loss."""
         g = g if self.options.accumulate == 1 else g * (1.0 / self.options.accumulate)
         return g if scale is None else g / as_dtype(scale, g)
 
     def _clip(self, gradients: Sequence[Value], norm: Value) -> Value | None:
-        """What gradients are multiplied by, so that their norm is at most the one that was asked for."""
+        """Return the factor of gradients that keeps their norm at most the limit."""
         if self.options.clip_norm is None:
             return None
         norm = norm if self.options.clip_value is None else _norm([self._clipped(g) for g in gradients])
@@ -165,7 +165,7 @@ class Update:
         return ops.minimum(ops.maximum(g, -most), most)
 
     def _rows(self, w: Value, g: Value) -> Rows | None:
-        """The rows of a gradient, where the update of an element reads no others."""
+        """Return the rows of a gradient, where the update of an element reads no others."""
         rows = rows_of(g) if self.options.by_rows else None
         if rows is None:
             return None
@@ -173,18 +173,18 @@ class Update:
         slots = self.optimizer.state(shape)
         names = ("rate", "decay", *self.optimizer.numbers(1))
         types = [*[w.tensor] * (2 + len(slots)), *[w.dtype[()]] * len(names)]
-        given, g, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
+        weight, g, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
         own = dict(zip(slots, others, strict=False))
         if any(of != shape for of in slots.values()):
             return None
-        updated = self.optimizer.update(given, g, own, dict(zip(names, others[len(slots) :], strict=True)))
+        updated = self.optimizer.update(weight, g, own, dict(zip(names, others[len(slots) :], strict=True)))
         body = Subgraph(tuple(types), (updated.weight, *(updated.state[slot] for slot in slots)))
         return rows if _is_one_pass(body) else None
 
     def _moved(
         self, name: str, w: Value, g: Value | Rows, inputs: dict[str, Value], numbers: _Numbers
     ) -> dict[str, Value]:
-        """A weight and its state after the step; the inputs of its state are added to `inputs`."""
+        """Return a weight and its state after the step; add the inputs of its state to `inputs`."""
         group = next((g for g in reversed(self.options.groups) if fnmatchcase(name, g.names)), Group("*"))
         shapes = self.optimizer.state(tuple(int(str(size)) for size in w.shape))
         own = {slot: leaf.input(f"{name}.{slot}", w.dtype[shape]) for slot, shape in shapes.items()}
@@ -201,18 +201,20 @@ class Update:
     def _updated(
         self, w: Value, g: Value | None, own: Mapping[str, Value], numbers: _Numbers, group: Group
     ) -> list[Value]:
-        """A weight and its state after the step; without a gradient it is zero everywhere."""
+        """Return a weight and its state after the step; without a gradient it is zero everywhere."""
         operands = [w, *([] if g is None else [g]), *own.values(), *numbers]
         body, is_one_pass = self._body([v.tensor for v in operands], list(own), numbers, group, g is not None)
         if not is_one_pass:
             return list(inline(body, operands))
-        made = region(body, operands)
-        return [leaf.item(made, i) for i in range(len(body.results))] if own else [made]
+        updated = region(body, operands)
+        return [leaf.item(updated, i) for i in range(len(body.results))] if own else [updated]
 
     def _body(
         self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group, has_gradient: bool
     ) -> tuple[Subgraph, bool]:
-        """The update of weights of one type and group, as a sub-graph of the weight, gradient, state and numbers."""
+        """Return the update of weights of one type and group, as a sub-graph of the weight, gradient, state and
+        numbers.
+        """
         decay = self.optimizer.weight_decay if group.weight_decay is None else group.weight_decay
         key = (*types, group.lr_scale, decay, has_gradient)
         if key not in self._bodies:
@@ -222,9 +224,9 @@ class Update:
             now = numbers.of(others[len(slots) :])
             g = self._clipped(self._unscaled(g, now.scale))
             g = g if now.clip is None else g * as_dtype(now.clip, g)
-            rate = now.given["rate"] if group.lr_scale == 1 else now.given["rate"] * group.lr_scale
-            given = {**now.given, "rate": rate, "decay": leaf.scalar(decay, f32)}
-            updated = self.optimizer.update(w, g, own, {n: as_dtype(v, w) for n, v in given.items()})
+            rate = now.scalars["rate"] if group.lr_scale == 1 else now.scalars["rate"] * group.lr_scale
+            scalars = {**now.scalars, "rate": rate, "decay": leaf.scalar(decay, f32)}
+            updated = self.optimizer.update(w, g, own, {n: as_dtype(v, w) for n, v in scalars.items()})
             after = {"": updated.weight, **{slot: updated.state[slot] for slot in slots}}
             results = tuple(kept(after, {"": w, **own}, now.guard).values())
             body = Subgraph(tuple(types), results)
@@ -233,7 +235,7 @@ class Update:
 
 
 def _is_one_pass(body: Subgraph) -> bool:
-    """Whether one kernel computes all results in one loop over their elements."""
+    """Return whether one kernel computes all results in one loop over their elements."""
     narrow = any(v.dtype.is_float and v.dtype.itemsize < _NARROW for v in body.values)
     return is_elementwise(body) and not narrow and body.results[0].tensor.count != 1
 
@@ -246,17 +248,17 @@ def kept(moved: Mapping[str, Value], before: Mapping[str, Value], guard: Value |
 
 
 def finite(x: Value) -> Value:
-    """Whether the one element of a value is neither NaN nor infinite, of rank 0."""
+    """Return whether the one element of a value is neither NaN nor infinite, of rank 0."""
     return ops.less(ops.abs_(ops.reshape(x, ())), leaf.scalar(float("inf"), x.dtype))
 
 
 def as_dtype(number: Value, w: Value) -> Value:
-    """A number in the dtype of another value."""
+    """Return a number in the dtype of another value."""
     return number if number.dtype is w.dtype else ops.cast(number, dtype=w.dtype)
 
 
 def _norm(gradients: Sequence[Value]) -> Value:
-    """The root of the sum of all squares, in f32. It reads last gradients first, the order of a backward pass."""
+    """Return the root of the sum of all squares, in f32. It reads last gradients first, as a backward pass."""
     squares = [total(_square_sums(_as_f32(g))) for g in reversed(gradients)]
     while len(squares) > 1:
         last = squares[-1:] if len(squares) % 2 else []
@@ -265,7 +267,7 @@ def _norm(gradients: Sequence[Value]) -> Value:
 
 
 def _square_sums(g: Value) -> Value:
-    """The sum of squares of each row: threads share the rows, and no square is written."""
+    """Return the sum of squares of each row: threads share the rows, and no square is written."""
     return ops.reduce_sum(g * g, axes=(-1,)) if g.rank > 1 else g * g
 
 

@@ -91,6 +91,7 @@ def test_families_do_what_the_graph_means(name: str, architecture: str) -> None:
     check(case, in_lockstep(case, feeds, device=DEVICES[architecture]), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx1201"])
 def test_attention_of_several_queries_has_warps_of_32(architecture: str) -> None:
     """Two heads, whose keys are in two parts, the second partly full."""
@@ -115,6 +116,7 @@ def test_cases_do_what_the_graph_means(name: str) -> None:
         check(case, in_lockstep(case, feeds, device=DEVICES["gfx942"]), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=f"LLVM makes no code for AMD GPUs: {missing()}")
 @pytest.mark.parametrize("architecture", DEVICES)
 @pytest.mark.parametrize("name", FAMILIES)
@@ -167,6 +169,7 @@ def test_ballots_have_a_bit_for_each_lane() -> None:
         Amdgpu("gfx942").ballot(Builder(), "%x", u32)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=f"LLVM makes no code for AMD GPUs: {missing()}")
 def test_weights_that_are_known_are_read_along_k() -> None:
     """They are packed when they are bound: four elements of a lane are one word of 8 bytes."""

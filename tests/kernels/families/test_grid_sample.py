@@ -40,7 +40,7 @@ def test_every_mode(mode: Any, padding: Any, align_corners: bool, image: tuple[i
     check(Graph.of(sampled), fed, kernel="grid_sample")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(
     st.sampled_from(MODES),
     st.sampled_from(PADDINGS),
@@ -58,6 +58,7 @@ def test_one_code_for_every_size(
     check(Graph.of(sampled), feeds(n, c, image, places), kernel="grid_sample")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f64])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_dtypes(dtype: DType, mode: Literal["linear", "cubic"]) -> None:
@@ -67,6 +68,7 @@ def test_dtypes(dtype: DType, mode: Literal["linear", "cubic"]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_strided_operands() -> None:
     x = ops.permute(input("x", f32[2, 6, 7, 5]), order=(-4, -1, -3, -2))
     grid = ops.permute(input("grid", f32[2, 2, 4, 9]), order=(-4, -2, -1, -3))

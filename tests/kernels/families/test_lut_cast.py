@@ -12,6 +12,7 @@ from dovetail.ops.conversion import EIGHT_BIT_FLOATS, Rounding
 from tests.kernels.native import bits, compiled, same_bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", NARROW, ids=str)
 def test_from_every_pattern(source: DType) -> None:
     x = input("x", source[256])
@@ -22,6 +23,7 @@ def test_from_every_pattern(source: DType) -> None:
     same_bits(compiled(made), {"x": patterns.view(source.numpy)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [f16, bf16, f32, bool_, *(d for d in INTEGERS if d.bits <= 16)], ids=str)
 def test_to_every_narrow_type(source: DType) -> None:
     x = input("x", source["n"])

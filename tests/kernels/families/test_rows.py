@@ -41,6 +41,7 @@ def vector(name: str, n: int, dtype: DType = f32) -> Value:
     return input(name, dtype[n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [385, 2048, 2500])
 def test_columns_of_what_memory_holds_are_summed_like_those_of_a_cache(columns: int) -> None:
     """A bundle is then as wide as the rows of the matrix, which changes no sum."""
@@ -79,6 +80,7 @@ def test_rows_of_any_length(n: int) -> None:
     near(compiled(outputs), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, -2, -3])
 def test_softmax_along_every_axis(axis: int) -> None:
     x = x_of(3, 17, 300)
@@ -203,6 +205,7 @@ def test_nan_and_infinities(dtype: DType) -> None:
     near(compiled(outputs), {"x": found})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "axes"), [((3, 0), (-1,)), ((0, 3), (-1,)), ((0, 3), (-2,)), ((2, 0, 3), (-2,))])
 def test_nothing_to_reduce(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = x_of(*shape)
@@ -242,6 +245,7 @@ def test_long_sums_stay_near() -> None:
     np.testing.assert_allclose(got, np.float32(0.1), rtol=near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [-1e9, float(np.finfo(np.float32).min), -np.inf, -95.0])
 def test_masked_rows(hidden: float) -> None:
     """Weights that are nothing, or nearly so, beside one that is not."""

@@ -92,6 +92,7 @@ CASES: Sequence[tuple[int, int, int, DType, int, Mapping[str, Any]]] = (
 """Keys, queries of a head, its width, the type, heads and masks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]} keys, {c[1]} queries, {c[2]} wide" for c in CASES])
 def test_few_queries_are_near_float64(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, rows, width, dtype, heads, call = case

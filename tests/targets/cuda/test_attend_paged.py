@@ -157,6 +157,7 @@ CASES: Mapping[str, Shape] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_keys_in_pages_are_near_float64(name: str, blocks: int) -> None:
@@ -170,6 +171,7 @@ def test_keys_in_pages_are_near_float64(name: str, blocks: int) -> None:
     assert_close(arrays["y"], _by_hand(of, arrays), of.dtype)
 
 
+@pytest.mark.slow
 def test_a_length_beyond_the_table_reads_no_further() -> None:
     of = CASES["as many keys as there is room for"]
     arrays = _drawn(of)

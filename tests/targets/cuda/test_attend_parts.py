@@ -91,6 +91,7 @@ def _copies(body: tuple[Statement, ...], target: str) -> bool:
     return any(isinstance(s, CopyAsync) and s.target.pointer.startswith(target) for s in everything(body))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_keys_are_on_their_way_before_blocks_wait_for_queries(name: str) -> None:
     part = attention_of(resident_of(deep(name)))
@@ -158,6 +159,7 @@ def _as_parts(*_: Any) -> Request:
     return Request(Role.PART)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "uses_them"), [("gpt2", False), ("llama_1b", True)])
 def test_an_attention_among_products_on_tensor_cores_is_on_them_too(name: str, uses_them: bool) -> None:
     """The clock is the lower one by then: a gate of Llama-1B is a ring, and multiplies on tensor cores."""

@@ -70,6 +70,7 @@ def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, mon
     check(compiled(device, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["program", "ptx", "cubin"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_entry_is_made_anew(kind: str, damage: str, tmp_path: Path) -> None:
@@ -86,6 +87,7 @@ def test_a_damaged_entry_is_made_anew(kind: str, damage: str, tmp_path: Path) ->
     check(compiled(device, tmp_path))
 
 
+@pytest.mark.slow
 def test_code_that_the_driver_refuses_is_assembled_by_it(tmp_path: Path) -> None:
     device = SimulatedDriver()
     device.library.fail["cuLinkComplete"] = 218
@@ -107,6 +109,7 @@ def test_kernels_whose_warps_pass_on_registers_are_no_part_of_a_larger_program(t
     assert kinds(tmp_path) == {"cubin": 1}
 
 
+@pytest.mark.slow
 def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Path) -> None:
     first = SimulatedDriver()
     check(compiled(first, tmp_path))
@@ -119,6 +122,7 @@ def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Pat
     assert newer.compiled == 0
 
 
+@pytest.mark.slow
 def test_layers_share_kernels() -> None:
     device = SimulatedDriver()
     program = dovetail.compile(layered(), target=target_of(device), cache="off")

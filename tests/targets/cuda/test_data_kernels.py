@@ -68,6 +68,7 @@ def scans(x: Value, axis: int) -> dict[str, Value]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes"),
     [
@@ -86,6 +87,7 @@ def test_scans(dtype: DType, shape: tuple[int | str, ...], axis: int, sizes: dic
     run(outputs, near_one(feeds))
 
 
+@pytest.mark.slow
 def test_scans_keep_nan_and_infinity() -> None:
     outputs = scans(input("x", f32[2, 60]), -1)
     x = np.ones((2, 60), np.float32)
@@ -121,6 +123,7 @@ def awkward(dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.abs(x).astype(dtype.numpy) if dtype.kind == "uint" else x.astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes", "k"),
@@ -194,6 +197,7 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axis", [-2, -3])
 def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
     """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
@@ -261,6 +265,7 @@ def test_an_update_of_a_donated_input_copies_nothing(reduction: str, count: int)
     assert_close(found["y"], expected, f32)
 
 
+@pytest.mark.slow
 def test_an_index_out_of_range_is_an_error() -> None:
     for reduction, count in (("none", 10), ("none", 300), ("add", 10)):
         value = scattered(f32, count, reduction)["parts"]
@@ -272,6 +277,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
             runner.run(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_images_are_resized_and_sampled(dtype: DType) -> None:
     x, grid = input("x", dtype[2, 9, 5, 4]), input("grid", dtype[2, 3, 7, 2])

@@ -62,6 +62,7 @@ def test_products_copy_constant_factors_early_and_nothing_else() -> None:
         assert bool(early) == has_weights, made.kernel.name
 
 
+@pytest.mark.slow
 def test_every_kernel_waits_before_it_reads_what_others_write() -> None:
     for made in kernels():
         assert made.kernel.launch is not None and made.kernel.launch.dependent

@@ -91,6 +91,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POSITIONS)
 def test_a_product_norms_rotates_and_appends_its_heads(name: str) -> None:
     """Of tokens that go to the same row of a cache, the last one stays."""
@@ -98,11 +99,13 @@ def test_a_product_norms_rotates_and_appends_its_heads(name: str) -> None:
         _run(head_outputs(), POSITIONS[name])
 
 
+@pytest.mark.exhaustive
 def test_a_row_beyond_the_cache_is_told() -> None:
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)), pytest.raises(BindError):
         _run(head_outputs(), [ROOM, *range(1, TOKENS)])
 
 
+@pytest.mark.slow
 def test_heads_that_something_else_reads_keep_their_launch() -> None:
     """So do heads that are not the columns of a tile."""
     outputs = head_outputs()
@@ -114,6 +117,7 @@ def test_heads_that_something_else_reads_keep_their_launch() -> None:
         assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", "row_stages"]
 
 
+@pytest.mark.slow
 def test_they_are_stored() -> None:
     plan = make_plan(graph_of_heads(head_outputs()), target=CLAIMS)
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):

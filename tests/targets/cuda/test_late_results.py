@@ -45,6 +45,7 @@ def _products(made: GpuKernel) -> int:
     return len([s for s in everything(made.kernel.body) if isinstance(s, MultiplyShared)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "columns", "act"), [(320, 64, "gelu"), (200, 136, "none"), (130, 72, "relu")])
 def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> None:
     """Five, twelve and six tiles, whose last ones are cut."""
@@ -60,6 +61,7 @@ def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> 
     np.testing.assert_array_equal(beside["y"].view(np.uint16), after["y"].view(np.uint16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "depth", "multiprocessors", "products"),
     [(4096, 768, 132, 7), (4096, 384, 132, 6), (4096, 320, 132, 1), (256, 768, 132, 1), (4096, 768, 1024, 1)],

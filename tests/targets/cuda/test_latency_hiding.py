@@ -51,7 +51,7 @@ def _device(description: Any) -> SimulatedDriver:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
 def test_each_block_prefetches_the_keys_and_values_that_it_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = prefetched_bytes(monkeypatch)
@@ -82,7 +82,7 @@ def _resident(name: str) -> Kernel:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_small_tensors_come_near_before_blocks_wait_and_are_awaited_before_they_are_read() -> None:
     kernel = _resident("qwen3")
     rooms = {s.pointer: s for s in kernel.body if isinstance(s, Alloc) and s.pointer.startswith("near_")}

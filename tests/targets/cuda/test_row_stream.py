@@ -228,6 +228,7 @@ def test_a_thread_that_reads_what_it_received_waits_for_no_other() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_gate_of_16_bits_has_a_sigmoid_of_two_near_instructions() -> None:
     x = input("x", bf16[1, 512])
     graph = Graph.of({"y": library.swiglu(x, param("g", bf16[512, 96]), param("u", bf16[512, 96]))})

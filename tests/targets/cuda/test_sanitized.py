@@ -76,6 +76,7 @@ def _persistent(shape: LlamaShape) -> tuple[Kernel, int]:
     return kernel, kernel.launch.block - THREADS
 
 
+@pytest.mark.exhaustive
 def test_one_decoder_has_parts_of_fewer_threads_and_the_other_has_none() -> None:
     """What racecheck reports of the first alone is known to be no race."""
     for shape, fewest in ((sanitized.SHAPE, 256), (sanitized.NARROW, sanitized.KNOWN.threads)):

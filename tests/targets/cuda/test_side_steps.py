@@ -49,6 +49,7 @@ def _feeds(ids: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"ids": ids, "seen": seen}, {"words": words}
 
 
+@pytest.mark.slow
 def test_a_mask_is_a_block_more_of_the_launch_before() -> None:
     first, *rest = _kernels(_embedded())
     assert first.name == "gather_and_map" and first.launch is not None and first.launch.grid == HEADS + 1
@@ -57,6 +58,7 @@ def test_a_mask_is_a_block_more_of_the_launch_before() -> None:
     assert "gather_and_map" not in [kernel.name for kernel in apart]
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_graph() -> None:
     graph, driver = _embedded(), SimulatedDriver()
     driver.description = EARLY
@@ -67,6 +69,7 @@ def test_results_are_those_of_the_graph() -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 2e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.slow
 def test_the_launch_still_refuses_what_it_refused() -> None:
     driver = SimulatedDriver()
     driver.description = EARLY

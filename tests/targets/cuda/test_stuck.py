@@ -50,6 +50,7 @@ def test_a_word_has_the_part_the_pass_and_the_block() -> None:
     assert wait_of(0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not sends:
@@ -66,6 +67,7 @@ def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyP
     assert parts > 1 and wanted and sorted(found) == sorted(wanted)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_lost_device_says_which_block_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[Any] = []
     made = runner.DeviceFrame

@@ -27,6 +27,7 @@ def _product(rows: int, depth: int, columns: int, *, turned: bool) -> Case:
     return Case({"y": ops.matmul(x_of(f32, rows, depth), ops.permute(w, order=TURNED) if turned else w)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["along_columns", "along_k"])
 @pytest.mark.parametrize("sizes", [(128, 256, 64), (40, 72, 48), (37, 45, 51)], ids=str)
 def test_a_gemm_of_tf32(sizes: tuple[int, int, int], turned: bool) -> None:
@@ -40,6 +41,7 @@ def test_a_gemm_of_tf32(sizes: tuple[int, int, int], turned: bool) -> None:
     check(case, in_lockstep(case, feeds, device=TF32), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["along_columns", "along_k"])
 def test_it_is_multiplied_by_tensor_cores(turned: bool) -> None:
     graph = Graph.of(_product(128, 256, 64, turned=turned).outputs)
@@ -51,6 +53,7 @@ def test_it_is_multiplied_by_tensor_cores(turned: bool) -> None:
     assert "cp.async.cg.shared.global" in ptx and "__local_depot" not in ptx
 
 
+@pytest.mark.slow
 def test_devices_have_it_only_where_they_are_given_it() -> None:
     """Its sums are not those of f32."""
     graph = Graph.of(_product(128, 256, 64, turned=False).outputs)

@@ -75,6 +75,7 @@ LAYERS: dict[str, Value] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", LAYERS)
 def test_pixels_are_copied_for_every_tap(name: str) -> None:
@@ -99,6 +100,7 @@ def test_k_goes_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert next(made.kernel.name for _, made in kernels_of(_plan(case), device=FEW)) == "convolve"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 def test_images_of_any_count_run_on_a_device() -> None:
     """The driver encodes images for each launch: other arrays, and another count of them."""
@@ -123,6 +125,7 @@ FEW_CHANNELS: dict[str, Value] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", FEW_CHANNELS)
 def test_strides_of_few_channels_become_channels(name: str) -> None:
@@ -207,6 +210,7 @@ def _number(expr: Expr) -> int:
     return {"add": x + y, "sub": x - y, "mul": x * y, "div": x // max(y, 1), "rem": x % max(y, 1)}[expr.op]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", TALL_TILES, ids=lambda t: f"{t.rows}x{t.columns}")
 def test_tall_tiles_assemble_without_spills(tile: BlockTile, tmp_path: Path) -> None:
     value = layer(32, 256, 256, 14, 3, residual=True, dtype=bf16)

@@ -27,6 +27,7 @@ def x() -> Iterator[Any]:
     yield np.eye(8, dtype=np.float32)
 
 
+@pytest.mark.slow
 def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
     monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "gemm"))
     program = dovetail.compile(graph(), cache="off")
@@ -36,6 +37,7 @@ def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: A
     assert "1 × matmul" in line and "gemm raised IndexError: tuple index out of range: another kernel takes it" in line
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
     """Its template offers it, and raises when it is asked for its code."""
 
@@ -54,6 +56,7 @@ def test_a_kernel_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch
     assert "raised TypeError: no code: another kernel takes it" in str(program.report)
 
 
+@pytest.mark.slow
 def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
     monkeypatch: pytest.MonkeyPatch, x: Any
 ) -> None:
@@ -64,6 +67,7 @@ def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
     assert {k.op for k in program.report.kernels if k.on_host} == {"exp", "matmul"}
 
 
+@pytest.mark.slow
 def test_another_target_tells_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "weave"))
     report = str(dovetail.compile(graph(), target="cuda", cache="off").report)

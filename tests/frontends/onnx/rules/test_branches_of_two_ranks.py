@@ -37,11 +37,13 @@ def made(nodes: list[onnx.NodeProto], type: TensorType, outputs: list[str], **mo
     return model(nodes, {"x": type}, outputs, initializers={**CONSTANTS, **more})
 
 
+@pytest.mark.slow
 def test_the_ranks_agree_at_the_end() -> None:
     nodes = [*ASKED, either("Squeeze x first", "Relu x"), node("Exp y -> e"), node("Reshape e flat -> z")]
     assert_like_onnxruntime(made(nodes, f32[1, 4], ["z", "s"]), *both(1, 4))
 
 
+@pytest.mark.slow
 def test_what_follows_differs_and_sizes_too() -> None:
     """One side gathers rows, the other columns; how many numbers are left depends on the side and on the data."""
     nodes = [
@@ -56,6 +58,7 @@ def test_what_follows_differs_and_sizes_too() -> None:
     assert_like_onnxruntime(made(nodes, f32[1, 4, 3], ["k", "n"]), *both(1, 4, 3), {"x": xs(1, 4, 3) + 1})
 
 
+@pytest.mark.slow
 def test_weights_that_one_side_reads() -> None:
     """Sides of rank 1 and 2, each with a large weight of its own."""
     nodes = [
@@ -69,6 +72,7 @@ def test_weights_that_one_side_reads() -> None:
     assert_like_onnxruntime(built, *both(3, 70), *both(1, 70), scale=64)
 
 
+@pytest.mark.slow
 def test_several_one_after_the_other() -> None:
     nodes = [
         *ASKED,
@@ -82,6 +86,7 @@ def test_several_one_after_the_other() -> None:
     assert_like_onnxruntime(built, *both(1, 4), *({"x": 3 * f["x"]} for f in both(1, 4)))
 
 
+@pytest.mark.slow
 def test_inside_a_loop() -> None:
     inside = body(
         [

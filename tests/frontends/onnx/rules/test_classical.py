@@ -269,6 +269,7 @@ def test_support_vector_classifiers(kernel: str, groups: tuple[int, ...], probab
     assert_like_onnxruntime(made, *rows(), scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_support_vector_scores_are_transformed(post: str) -> None:
     for groups in ((4, 6), (3, 5, 2)):
@@ -299,6 +300,7 @@ def test_machines_that_nothing_is_known_of_are_refused() -> None:
             import_model(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.onnx")), ids=lambda path: path.stem)
 def test_models_as_scikit_learn_exports_them(path: Path) -> None:
     """Written by skl2onnx 1.20 of models of scikit-learn 1.9. A ZipMap gives the matrix of its scores."""

@@ -140,6 +140,7 @@ def test_the_attributes_of_older_broadcasts_mean_nothing_later() -> None:
         import_model(m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [f32, f64, i32, i64], ids=str)
 @pytest.mark.parametrize("first", [f32, f64, i32, i64], ids=str)
 def test_powers_have_the_type_of_the_base(first: DType, second: DType) -> None:
@@ -190,6 +191,7 @@ def test_remainders() -> None:
     assert found["z"].tolist() == [0.5, -0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [6, 8, 13])
 def test_of_many_tensors(opset: int) -> None:
     inputs = {name: f32["b", 3] for name in "wxyz"}
@@ -257,6 +259,7 @@ def test_where_broadcasts_all_three() -> None:
     assert_like_onnxruntime(m, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(1, 1), (1, 0), (0, 1), (0, 0)])
 def test_infinities_of_either_sign(flags: tuple[int, int]) -> None:
     made = node("IsInf x -> y", detect_negative=flags[0], detect_positive=flags[1])

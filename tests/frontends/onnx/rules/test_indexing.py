@@ -53,6 +53,7 @@ def test_gather_elements_and_nd() -> None:
     assert_like_onnxruntime(rows, {"x": x_of(2, 3, 2), "i": np.array([[0, 2], [-1, -1]])})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scatter(reduction: str) -> None:
     i = np.array([[0, 2], [-1, -2]]) if reduction == "none" else np.array([[0, 0], [-1, -1]])
@@ -86,6 +87,7 @@ def test_scatter_of_old_and_by_an_unknown_reduction() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 @pytest.mark.parametrize("axis", [1, -1])
 def test_tensor_scatter(axis: int, mode: str) -> None:
@@ -142,6 +144,7 @@ def test_one_hot_of_old_knows_no_negative_index() -> None:
     assert result["y"].tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_one_hot_of_a_depth_that_the_run_finds() -> None:
     m = model(
         [node("ReduceMax i -> top", keepdims=0), "Add top one -> d", "OneHot i d v -> y"],
@@ -156,6 +159,7 @@ def test_one_hot_of_a_depth_that_the_run_finds() -> None:
 SPARSE = np.array([[0, 2, 0, -1], [0, 0, 0, 0], [5, 0, 0, 0.5]], np.float32)
 
 
+@pytest.mark.slow
 def test_nonzero_and_what_is_done_with_it() -> None:
     m = model(
         ["NonZero x -> p", "Transpose p -> rows", "GatherND x rows -> found", "Mul found found -> y"],
@@ -171,6 +175,7 @@ def test_nonzero_of_one_number_has_no_axes() -> None:
     assert result["p"].shape == (0, 1)
 
 
+@pytest.mark.slow
 def test_nonzero_of_ones_is_a_range() -> None:
     m = model(
         ["Shape x -> s", node("ConstantOfShape s -> one", value=ints(1)), "NonZero one -> p"],
@@ -181,6 +186,7 @@ def test_nonzero_of_ones_is_a_range() -> None:
     assert_like_onnxruntime(m, {"x": x_of(2, 3)}, {"x": x_of(4, 1)})
 
 
+@pytest.mark.slow
 def test_the_number_of_places_is_found_though_nobody_reads_the_places() -> None:
     m = model(
         ["NonZero x -> p", "Shape p -> s", "Gather s one -> n", "Range zero n one -> y", "Mul n n -> z"],
@@ -191,6 +197,7 @@ def test_the_number_of_places_is_found_though_nobody_reads_the_places() -> None:
     assert_like_onnxruntime(m, {"x": SPARSE}, {"x": SPARSE[1:2]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_compress(axis: int | None) -> None:
     along: dict[str, Any] = {} if axis is None else {"axis": axis}
@@ -212,6 +219,7 @@ def test_unique(axis: int | None, ordered: int) -> None:
     assert_like_onnxruntime(m, {"x": x}, {"x": x[:, :2].copy()}, {"x": x[1:]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time_axis", [0, 1])
 def test_reverse_sequence(time_axis: int) -> None:
     shape = ("t", "b", 2) if time_axis == 0 else ("b", "t", 2)

@@ -28,6 +28,7 @@ def test_pad(mode: str, pads: tuple[int, ...]) -> None:
     assert_like_onnxruntime(m, {"x": x_of(3, 4)}, {"x": x_of(4, 5)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
 def test_pad_by_more_than_there_is(mode: Literal["edge", "reflect", "wrap"]) -> None:
     m = model([node("Pad x p -> y", mode=mode)], {"x": f32["n"]}, ["y"], opset=19, initializers={"p": ints(7, 5)})
@@ -37,6 +38,7 @@ def test_pad_by_more_than_there_is(mode: Literal["edge", "reflect", "wrap"]) -> 
         assert np.array_equal(result["y"], np.pad(x, (7, 5), mode=mode))
 
 
+@pytest.mark.slow
 def test_pad_with_a_number_along_named_axes() -> None:
     m = model(
         ["Pad x p v a -> y"],
@@ -98,6 +100,7 @@ def test_pad_that_cannot_be_is_refused(nodes: list[Any], error: type[Exception])
         import_model(model(nodes, {"x": f32[2, 3]}, ["y"], opset=19, initializers=given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("axes", "shape"), [(None, (4, 5)), ([1], (3,)), ([-2], (7,)), ([1, 0], (4, 4))])
 def test_center_crop_pad(axes: list[int] | None, shape: tuple[int, ...]) -> None:
     along: dict[str, Any] = {} if axes is None else {"axes": axes}

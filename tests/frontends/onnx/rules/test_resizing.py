@@ -163,6 +163,7 @@ def test_upsample_before_opset_7() -> None:
     assert got["y"][0, 0].tolist() == [[0, 0, 0, 1, 1, 1]] * 2 + [[2, 2, 2, 3, 3, 3]] * 2
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused() -> None:
     both = {"s": _vector(1, 1, 2, 2), "z": np.array([1, 2, 8, 8])}
     with pytest.raises(LoadError, match="scales and sizes at once, or neither"):
@@ -193,6 +194,7 @@ def test_sizes_that_come_as_data(mode: str, rounding: str, place: str) -> None:
     assert_like_onnxruntime(made, *feeds, {"x": _floats(1, 2, 6, 6), "s": np.array([6, 1])}, scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
 def test_scales_that_come_as_data(mode: str, rounding: str, place: str) -> None:

@@ -78,6 +78,7 @@ def test_a_shape_below_zero_that_the_run_computes_is_refused() -> None:
         by_dovetail(m, *tops(2))
 
 
+@pytest.mark.slow
 def test_what_the_run_sizes_is_computed_with() -> None:
     m = in_run(
         ["Range zero k one -> r", node("Cast r -> f", to=1), "Mul f f -> q", "Shape q -> s", "Expand half s -> h",
@@ -126,6 +127,7 @@ def test_range_up_to_a_number_that_the_run_finds(delta: int) -> None:
     assert_like_onnxruntime(m, *tops(0, 2, 3, 7))
 
 
+@pytest.mark.slow
 def test_range_of_floats_that_the_run_finds() -> None:
     m = in_run(["Range start top delta -> y"], start=np.array(0.5, np.float32), delta=np.array(0.75, np.float32))
     assert_like_onnxruntime(m, *tops(0, 2.1, 0.5, 7.25))
@@ -147,6 +149,7 @@ def test_trilu_of_symbols(k: int | None, upper: int) -> None:
     assert_like_onnxruntime(m, {"x": x_of(2, 3, 5) + 1}, {"x": x_of(2, 4, 3) + 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [0, 1])
 def test_trilu_by_a_diagonal_that_is_a_size_or_an_input(upper: int) -> None:
     shaped = model(
@@ -167,6 +170,7 @@ def test_trilu_of_bools() -> None:
         assert np.array_equal(result["y"], np.tri(size, dtype=np.bool_))
 
 
+@pytest.mark.slow
 def test_eye_like() -> None:
     m = model(
         ["EyeLike x -> y", node("EyeLike x -> z", dtype=7, k=1), node("EyeLike x -> w", dtype=11, k=-2)],

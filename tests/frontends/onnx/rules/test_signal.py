@@ -56,6 +56,7 @@ def test_every_axis(parts: int, axis: int) -> None:
         assert_transformed(transform(parts, opset=17, axis=axis), x, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_inverse(parts: int) -> None:
     x = signal(2, 6, 3, parts)
@@ -95,6 +96,7 @@ def test_one_side_back_of_a_length_that_is_not_given() -> None:
         assert_transformed(made, x, np.fft.irfft(as_complex(x), axis=1))
 
 
+@pytest.mark.slow
 def test_a_length_that_is_a_size() -> None:
     made = model(
         ["Shape w -> s", "Squeeze s -> n", node("DFT x n a -> y")],
@@ -145,6 +147,7 @@ def test_frames_of_a_signal_without_its_last_axis() -> None:
     assert_like_onnxruntime(made, {"x": signal(2, 20)}, scale=8.0)
 
 
+@pytest.mark.slow
 def test_frames_of_complex_points() -> None:
     made = model(
         [node("STFT x step w -> y", onesided=0)],

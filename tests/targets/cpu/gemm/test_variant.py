@@ -53,6 +53,7 @@ def test_every_number_of_rows_from_one_code(k: int, n: int) -> None:
     check(graph, *({"x": normal(m, k)} for m in ROWS), params={"w": w})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 200])
 def test_rows_a_page_apart_are_copied_where_they_are_many(columns: int) -> None:
     graph = Graph.of(input("x", f32[symbol("b"), symbol("m"), 1024]) @ param("w", f32[1024, columns]))
@@ -233,6 +234,7 @@ def test_narrow_floats_are_summed_in_f32(dtype: DType, bound: bool) -> None:
             assert_close(got, expected, dtype)
 
 
+@pytest.mark.slow
 def test_other_types_have_a_kernel_without_tiles() -> None:
     for dtype in (f64, i32):
         graph = Graph.of(input("x", dtype[3, 4]) @ input("y", dtype[4, 5]))
@@ -249,6 +251,7 @@ def gated(x: Value, w: Value, v: Value, b: Value, c: Value) -> Value:
     return ops.tanh(x @ w + b) * ops.sigmoid(x @ v) * c + 1.0
 
 
+@pytest.mark.slow
 def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
     rng = np.random.default_rng(0)
     graph = Graph.of(

@@ -127,6 +127,7 @@ def test_a_limit_stops_it(limit: int, by_chunks: list[int]) -> None:
     assert max(by_chunks) <= max(8, limit)
 
 
+@pytest.mark.slow
 def test_a_loop_inside_the_body() -> None:
     def body(trip: Value, h: Value, *captures: Value) -> tuple[Value, ...]:
         inner = scan(lambda h, w: (ops.tanh(ops.matmul(h, w)), h), [h], captures=captures[:1], length=3)
@@ -135,6 +136,7 @@ def test_a_loop_inside_the_body() -> None:
     check(loop(body), [0, 2, 9])
 
 
+@pytest.mark.slow
 def test_a_trip_that_fails_is_an_error_and_one_after_the_exit_is_not() -> None:
     table = constant(np.arange(6, dtype=np.float32))
 

@@ -54,6 +54,7 @@ def convolved(
 N, T = symbol("n"), symbol("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("c", "m", "taps"), [(1, 17, 16), (3, 16, 5), (16, 33, 3), (33, 31, 1), (129, 128, 3)])
 @pytest.mark.parametrize(
     ("stride", "dilation", "padding"), [(1, 1, (0, 0)), (2, 1, (1, 1)), (3, 2, (4, 0)), (1, 3, (2, 5))]
@@ -67,6 +68,7 @@ def test_every_length_of_one_compilation(
     check(y, *({"x": normal(n, c, t)} for n, t in lengths))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 @pytest.mark.parametrize("bias", [False, True])
 def test_bias_and_activation(act: Activation, bias: bool) -> None:
@@ -81,12 +83,14 @@ def test_channels_that_lie_side_by_side_serve_few_filters() -> None:
         check(y, *({"x": normal(n, t, 40)} for n, t in ((1, 1), (2, 5), (1, 70))))
 
 
+@pytest.mark.slow
 def test_what_is_cut_out_of_a_tensor_is_read_where_it_lies() -> None:
     x = input("x", f32[2, 24, 19])
     part = ops.slice_(ops.slice_(x, axis=-1, start=2, stop=18, step=2), axis=-2, start=3, stop=23, step=1)
     check(ops.conv(part, param("w", f32[18, 20, 3]), padding=(1, 1)), {"x": normal(2, 24, 19)})
 
 
+@pytest.mark.slow
 def test_empty_batches_and_special_values() -> None:
     y = convolved(N, 4, T, 16, 3, act="none", bias=False, padding=(1, 1))
     (empty,) = check(y, {"x": normal(0, 4, 5)})

@@ -27,6 +27,7 @@ compiled = partial(served, "small_conv")
 check = partial(checked, "small_conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 13])
 @pytest.mark.parametrize("window", [1, 3])
 def test_every_size(size: int, window: int) -> None:
@@ -61,6 +62,7 @@ def test_every_activation(act: Activation) -> None:
     check(network((1, 128, 2, 11), (64, 128, 1, 1), act=act), {"x": normal(1, 128, 2, 11)})
 
 
+@pytest.mark.slow
 def test_groups_and_one_axis() -> None:
     check(network((1, 64, 9, 9), (128, 32, 3, 3), groups=2, padding=(1, 1, 1, 1)), {"x": normal(1, 64, 9, 9)})
     check(network((2, 64, 50), (64, 64, 5), padding=(2, 2), strides=(2,)), {"x": normal(2, 64, 50)})
@@ -81,6 +83,7 @@ def test_threads_do_not_change_a_bit() -> None:
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 100, 14, 14)})
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
