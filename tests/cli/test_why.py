@@ -156,7 +156,10 @@ def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, t
     refused = next(c for c in others if c["name"] == "depthwise")
     assert refused["condition"] == "groups_have_one_channel_and_filter" and refused["found"] == "64 and 64"
     said = shell("why", str(model), "conv").out
-    assert "kernels that were considered, the preferred first\n" in said and "  taken       winograd 2×4" in said
+    assert (
+        "kernels that were considered, the preferred first; priced alike on every host\n" in said
+        and "  taken       winograd 2×4" in said
+    )
     assert "direct" in said and "by the machine model, bound by " in said
 
 

@@ -75,8 +75,9 @@ def run(args: argparse.Namespace) -> Answer:
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     feeds = feeds_of(graph, given, args.random)
-    drawn = args.random is not None and not graph.params
-    params = random_weights(graph, args.random, _sizes(graph, feeds)) if drawn else None
+    params = None
+    if args.random is not None and not graph.params:
+        params = random_weights(graph, args.random, _sizes(graph, feeds))
     options = ways(args) | place.meshed(args, lambda: place.sized(graph, feeds))
     program = compile(graph, **options, params=params)
     started = time.perf_counter()

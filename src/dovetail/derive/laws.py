@@ -210,12 +210,12 @@ def check_inner_outputs(
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
 
 
-def check_losses_are_told(
+def check_losses_are_reported(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
 ) -> int:
-    """An op put between two of this spelling is told, as a miss of the op or of one that it is made of.
+    """Check that an op put between two of this spelling is reported: as a miss of the op, or of one in its body.
 
-    Returns how many fusions were lost.
+    Return how many fusions were lost.
     """
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
@@ -225,18 +225,18 @@ def check_losses_are_told(
     swallowed = {v for fusion in whole.applied for v in fusion.covers}
     lost = 0
     for reader in plain.values:
-        for made in dict.fromkeys(reader.operands):
-            if made.op in leaf.LEAVES or not {made, reader} <= swallowed:
+        for producer in dict.fromkeys(reader.operands):
+            if producer.op in leaf.LEAVES or not {producer, reader} <= swallowed:
                 continue
             for what, put in _INTERPOSED.items():
-                graph = _interposed(plain, made, reader, put)
+                graph = _interposed(plain, producer, reader, put)
                 fused = None if graph is None else fuse(canonical(graph), ops, always=True, near=True)
                 if fused is None or _count(op, fused) >= _count(op, whole):
                     continue
                 lost += 1
                 if names.isdisjoint([m.rule for m in fused.missed]):
-                    said = f"{what} between {made.op.name} and {reader.op.name} loses it, and nothing tells"
-                    raise LawError(f"{op.name} ({variant.label}): {said}", hint="look for it in derive/near.py")
+                    reason = f"{what} between {producer.op.name} and {reader.op.name} loses it, and nothing reports it"
+                    raise LawError(f"{op.name} ({variant.label}): {reason}", hint="look for it in derive/near.py")
     return lost
 
 
@@ -244,14 +244,14 @@ def _count(op: FusedOp[...], fused: Fused) -> int:
     return sum(fusion.rule == op.name for fusion in fused.applied)
 
 
-def _interposed(graph: Graph, made: Value, reader: Value, put: Callable[[Value], Value]) -> Graph | None:
-    """The graph in which one value reads another through what is put upon it; None where the types do not allow it."""
+def _interposed(graph: Graph, producer: Value, reader: Value, put: Callable[[Value], Value]) -> Graph | None:
+    """Return the graph in which one value reads another through `put`; None where types do not allow it."""
 
     def through(value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value is not reader:
             return None
         return value.with_operands(
-            tuple([put(new) if old is made else new for old, new in zip(value.operands, operands, strict=True)])
+            tuple([put(new) if old is producer else new for old, new in zip(value.operands, operands, strict=True)])
         )
 
     try:

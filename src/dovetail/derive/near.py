@@ -96,7 +96,7 @@ def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:
 
 
 def _is_whole(variant: Variant, bound: Bound, forgiven: Mismatch) -> bool:
-    """Whether all ops of a pattern are there but for one that is another."""
+    """Return whether all ops of a pattern are there but for one that is another."""
     return len(bound.covered) == variant.size - (forgiven.kind == "op")
 
 
@@ -120,16 +120,16 @@ class _Passing:
     known: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
 
     def __call__(self, value: Value) -> Sequence[Value]:
-        found = self.known.get(value)
-        if found is None:
+        chain_below = self.known.get(value)
+        if chain_below is None:
             chain = [value]
             while len(chain) <= _MOST_BETWEEN and (below := self.under(chain[-1])) is not None:
                 chain.append(below)
-            found = self.known[value] = tuple(chain)
-        return found
+            chain_below = self.known[value] = tuple(chain)
+        return chain_below
 
     def under(self, value: Value) -> Value | None:
-        """What the op of a value was put upon; None where it is no op that could be left out."""
+        """Return what the op of a value was put upon; None where it is no op that could be left out."""
         if value in self.swallowed or not isinstance(value.type, TensorType) or value.op in leaf.LEAVES:
             return None
         computed = [v for v in value.operands if v.op is not leaf.CONST]
@@ -141,7 +141,7 @@ class _Passing:
 
 
 def moves_out(value: Value) -> bool:
-    """Whether an op that stands between two of a pattern may stand elsewhere, and the model computes the same but for
+    """Return whether an op between two of a pattern may stand elsewhere, and the model computes the same but for
     rounding: a cast, another order of the elements, a product with a number."""
     scales = value.op in (primitives.mul, primitives.div) and any(leaf.scalar_of(v) is not None for v in value.operands)
     return value.op is primitives.cast or value.op in _ORDERS or scales
@@ -149,40 +149,40 @@ def moves_out(value: Value) -> bool:
 
 def _interposed(op: FusedOp[...], values: Sequence[Value], passing: _Passing) -> list[Missed]:
     """For each root among the values the largest pattern of an op that fits if ops between its ops are left out."""
-    found: dict[Value, tuple[int, Missed]] = {}
+    misses: dict[Value, tuple[int, Missed]] = {}
     outlines = Outlines()
     variants = [(v, outlines.number(v.outline)) for v in op.patterns if v.size > 1]
-    wanted = {v.pattern.op for v, _ in variants}
+    root_ops = {v.pattern.op for v, _ in variants}
     for root in values:
-        if root.op is op or root.op not in wanted:
+        if root.op is op or root.op not in root_ops:
             continue
         fitting = outlines.fitting(root, equal=passing)
         for variant, number in variants:
-            best = found.get(root)
+            best = misses.get(root)
             if number not in fitting or variant.pattern.op is not root.op or (best and best[0] >= variant.size):
                 continue
             for bound in islice(matches(variant.pattern, root, equal=passing), _MOST_ORDERS):
                 edges = _edges_between(bound, passing)
                 if edges:
-                    found[root] = variant.size, _missed_between(op, variant, root, bound, edges)
+                    misses[root] = variant.size, _missed_between(op, variant, root, bound, edges)
                     break
-    return [miss for _, miss in found.values()]
+    return [miss for _, miss in misses.values()]
 
 
 def _edges_between(bound: Bound, passing: _Passing) -> list[tuple[Value, Sequence[Value], Value]]:
-    """The pairs of ops of a match with others in between: what is read, these, what reads it."""
-    found: list[tuple[Value, Sequence[Value], Value]] = []
+    """Return the pairs of ops of a match with others in between: what is read, these, what reads it."""
+    edges: list[tuple[Value, Sequence[Value], Value]] = []
     for pattern, reader in bound.covered.items():
         for inner in pattern.operands:
-            made = bound.covered.get(inner)
-            if made is None or made in reader.operands:
+            producer = bound.covered.get(inner)
+            if producer is None or producer in reader.operands:
                 continue
             for operand in reader.operands:
                 chain = passing(operand)
-                if made in chain:
-                    found.append((made, chain[: chain.index(made)][::-1], reader))
+                if producer in chain:
+                    edges.append((producer, chain[: chain.index(producer)][::-1], reader))
                     break
-    return found
+    return edges
 
 
 def _missed_between(
@@ -192,14 +192,14 @@ def _missed_between(
     bound: Bound,
     edges: Sequence[tuple[Value, Sequence[Value], Value]],
 ) -> Missed:
-    told = [
-        f"{', '.join(v.op.name for v in chain)} stands in between {made.op.name} and {reader.op.name}"
-        for made, chain, reader in edges
+    words = [
+        f"{', '.join(v.op.name for v in chain)} stands in between {producer.op.name} and {reader.op.name}"
+        for producer, chain, reader in edges
     ]
     between = tuple(dict.fromkeys(v for _, chain, _ in edges for v in chain))
     covers = tuple(dict.fromkeys([root, *bound.covered.values(), *between]))
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
-    message = f"all its ops are there; {', '.join(dict.fromkeys(told))}"
+    message = f"all its ops are there; {', '.join(dict.fromkeys(words))}"
     return Missed(
         op.name, variant.label, root, covers, BETWEEN, message, "", caught=caught, results=(root,), between=between
     )

@@ -19,7 +19,8 @@ def random_weights(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None 
     weights: dict[str, Array] = {}
     for value in graph.parameters:
         name, type = str(value.attrs["name"]), value.tensor
-        shape = tuple(s for size in type.shape if isinstance(s := substitute(size, sizes or {}), int))
+        known = [substitute(size, sizes or {}) for size in type.shape]
+        shape = tuple(size for size in known if isinstance(size, int))
         if len(shape) != type.rank:
             named = " ".join(f"--size {name}=…" for name in sorted(type_symbols(type)))
             raise GraphError(f"the parameter {name} is {type}", hint=f"give its sizes numbers: {named}")

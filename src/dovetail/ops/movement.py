@@ -47,8 +47,9 @@ def _split(facts: Facts, x: Type, *, axis: int, parts: Size | None, size: Size |
 
 
 def split_of_nothing(attrs: Mapping[str, Any], shape: Sequence[Size]) -> dict[str, Any]:
-    """The attributes of a split whose result has this shape: what an axis of 0 in 0 parts leaves open is said by size,
-    and the other way round."""
+    """Return the attributes of a split whose result has this shape.
+
+    What an axis of 0 in 0 parts leaves open is said by size, and the other way round."""
     axis: int = attrs["axis"]
     if attrs["parts"] == 0:
         return {**attrs, "parts": None, "size": shape[axis]}
