@@ -17,7 +17,7 @@ ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # Python compiles a module when it is first imported: most of what is installed never is.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# What make test runs of all cases (tests/tiers.py); TIER= runs them all.
+# What tests run of all their cases (tests/tiers.py): --quick, --standard, --thorough as in CI, or all of them with TIER=.
 TIER ?= --standard
 # A process that has no more tests takes some of another one; serial tests run alone (tests/turns.py).
 PARALLEL := -n auto --maxprocesses=8 --dist worksteal --durations=10
@@ -50,7 +50,7 @@ help: ## list the targets
 quick: $(FOR_TEST) ## run one case of each fast test: under a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
-test: $(FOR_TEST) ## run every test with a few cases; ARGS="-k fuse" picks some, TIER= runs every case, as CI does
+test: $(FOR_TEST) ## run every test with a few cases; ARGS="-k fuse" picks some, TIER=--thorough runs what CI does, TIER= every case
 	@$(PYTEST) $(PARALLEL) $(TIER) $(ARGS)
 
 check: lint page test ## lint, types, the page's JavaScript and tests: what a change must pass
@@ -84,10 +84,10 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
 
 test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can be installed
-	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(TIER) tests/frontends/torch tests/torch_operators $(ARGS)
 
 test-xla: $(FOR_XLA) ## run the tests of XLA with JAX on the CPU; CI does, where JAX can be installed
-	@$(PYTEST) $(PARALLEL) tests/targets/xla tests/frontends/jax $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(TIER) tests/targets/xla tests/frontends/jax $(ARGS)
 
 test-xla-oldest: $(FOR_OLDEST_XLA) ## run some tests of XLA with the oldest JAX that is supported; CI does, where it can be installed
 	@PYTHONPATH=$(OLDEST_XLA) $(BIN)/python -c 'import jax; assert jax.__version__ == "$(OLDEST_JAX)", jax.__version__'

@@ -6,10 +6,11 @@ import gc
 import os
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -17,7 +18,7 @@ from dovetail.targets.cpu import jit
 from tests.golden import Golden
 from tests.kept_code import Keeper, keeper_of
 from tests.skips import unexpected
-from tests.tiers import first_of_each, quick_ones, serial_last, standard_ones
+from tests.tiers import QUICK, STANDARD, THOROUGH, first_of_each, serial_last
 from tests.turns import Turns
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,16 +41,22 @@ settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("all")
 
 
+_TIERS = {
+    "quick": "one case of each test, and none that takes long",
+    "standard": "up to three cases of each test, one of those that take long",
+    "thorough": "up to ten cases of each test, one of those that take long",
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
-    parser.addoption("--quick", action="store_true", help="one case of each test, and none that takes long")
-    parser.addoption(
-        "--standard", action="store_true", help="up to three cases of each test, one of those that take long"
-    )
+    for tier, told in _TIERS.items():
+        parser.addoption(f"--{tier}", action="store_true", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """LLVM is asked once for each text; DOVETAIL_TEST_CACHE names the folder, or `off`."""
+    gc.disable()  # until all tests are collected, of which nothing is garbage
     keeper = keeper_of(os.environ.get("DOVETAIL_TEST_CACHE", ""), ROOT)
     config.stash[_KEEPER] = keeper
     if (config.getoption("--quick") or config.getoption("--standard")) and not config.getoption("--hypothesis-profile"):
@@ -82,10 +89,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = list(items)
     if config.getoption("--golden"):
         kept = [item for item in kept if "golden" in getattr(item, "fixturenames", ())]
-    if config.getoption("--quick"):
-        kept = quick_ones(kept)
-    if config.getoption("--standard"):
-        kept = standard_ones(kept)
+    for option, tier in (("--quick", QUICK), ("--standard", STANDARD), ("--thorough", THOROUGH)):
+        if config.getoption(option):
+            kept = tier.of(kept)
     stay = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in stay])
     items[:] = serial_last(kept)
@@ -109,12 +115,33 @@ def _judged(report: Any) -> Any:
     return report
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What exists before the first test stays: the collector of garbage need not walk over it again and again."""
+    session.config.stash[_STREAMS] = list(_random_streams())
     gc.collect()
     gc.freeze()
+    gc.enable()
     # It comes after ten times as many objects as usual: 1 % of the time in place of 4 %, and what tests make is small.
     gc.set_threshold(7_000, 10, 10)
+
+
+def _random_streams() -> Iterator[tuple[np.random.Generator, Any]]:
+    """Yield the random streams that test modules hold, and where each starts."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tests."):
+            for value in list(vars(module).values()):
+                if isinstance(value, np.random.Generator):
+                    yield value, value.bit_generator.state
+
+
+_STREAMS = pytest.StashKey[list[tuple[np.random.Generator, Any]]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Random streams of modules start anew for each test: its data do not depend on the tests before it."""
+    for stream, start in item.config.stash[_STREAMS]:
+        stream.bit_generator.state = start
 
 
 _FILES_PER_FREEZE = 5

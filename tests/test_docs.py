@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from fnmatch import fnmatch
 from importlib import import_module
+from pathlib import Path
 
 import dovetail
 from tests.sources import ROOT, SRC, parsed
@@ -19,6 +21,29 @@ def test_tasks_exist() -> None:
     named = [(page, task) for page in [*PAGES, *WORKFLOWS] for task in TASK.findall(page.read_text(encoding="utf-8"))]
     missing = [f"{page.relative_to(ROOT)}: make {task}" for page, task in named if task not in tasks]
     assert named and not missing, "\n".join(missing)
+
+
+HISTORY = (ROOT / "docs" / "history", ROOT / "docs" / "design" / "notes")
+"""Pages of what was once: files that they name may be gone."""
+FILE = re.compile(r"`([\w./*-]+\.py)`|\]\((?!http)([\w./-]+\.py)\)")
+
+
+def test_files_that_pages_name_are_there() -> None:
+    pages = [page for page in PAGES if not any(page.is_relative_to(folder) for folder in HISTORY)]
+    named = {(page, a or b) for page in pages for a, b in FILE.findall(page.read_text(encoding="utf-8"))}
+    files = ["/" + path.relative_to(ROOT).as_posix() for path in tracked_python()]
+    gone = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page, name in named
+        if not any(fnmatch(path, f"*/{name.removeprefix('./').replace('../', '')}") for path in files)
+    ]
+    assert len(named) > 100 and not gone, "\n".join(sorted(gone))
+
+
+def tracked_python() -> list[Path]:
+    """Python files of the rooms that pages speak of."""
+    rooms = ("src", "tests", "fuzz", "zoo", "docs", "examples", "benchmarks")
+    return [path for room in rooms for path in (ROOT / room).rglob("*.py")]
 
 
 def test_actions_are_pinned_by_commit() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dovetail import Builder, ops
 from dovetail.dtypes import f32
 from dovetail.passes.pipeline import PASSES
-from dovetail.progress import listening, phase
+from dovetail.progress import listening, notice, phase
 from dovetail.runtime.compile import compile
 
 
@@ -31,6 +31,9 @@ class Heard:
     def ended(self) -> None:
         self.said.append("ended")
 
+    def noticed(self, words: str) -> None:
+        self.said.append(words)
+
 
 def test_phases_are_heard_as_they_nest() -> None:
     heard = Heard()
@@ -47,6 +50,14 @@ def test_a_phase_that_fails_has_ended_all_the_same() -> None:
     with listening(heard), pytest.raises(KeyError), phase("outer"):
         raise KeyError
     assert heard.said == ["began outer", "ended"]
+
+
+def test_a_notice_is_heard_in_its_place() -> None:
+    heard = Heard()
+    notice("to nobody")
+    with listening(heard), phase("outer"):
+        notice("compiled again")
+    assert heard.said == ["began outer", "compiled again", "ended"]
 
 
 def test_nobody_hears_what_is_outside_or_in_another_thread() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.skips import unexpected
-from tests.tiers import first_of_each, quick_ones, serial_last, standard_ones
+from tests.tiers import QUICK, STANDARD, THOROUGH, first_of_each, serial_last
 from tests.turns import Turns
 
 
@@ -33,19 +33,25 @@ def case(test: str, *marks: str, op: str | None = None) -> Any:
 
 
 def test_each_tier_takes_its_cases() -> None:
-    fast, slow = [case("fast") for _ in range(7)], [case("slow", "slow") for _ in range(3)]
-    rare, law = (
-        [case("rare", "exhaustive")],
-        [case("law", op="linear"), case("law", op="softmax"), case("law", op="linear")],
-    )
+    fast, slow = [case("fast") for _ in range(21)], [case("slow", "slow") for _ in range(3)]
+    rare = [case("rare", "exhaustive"), case("rare", "exhaustive", "slow")]
+    law = [case("law", op="linear"), case("law", op="softmax"), case("law", op="linear")]
     items = [*fast, *slow, *rare, *law]
-    assert quick_ones(items) == [fast[0], law[0], law[1]]
-    assert standard_ones(items) == [fast[0], fast[3], fast[6], slow[0], law[0], law[2], law[1]]
+    assert QUICK.of(items) == [fast[0], law[0], law[1]]
+    assert STANDARD.of(items) == [fast[0], fast[10], fast[20], slow[0], law[0], law[2], law[1]]
+    spread = [fast[at] for at in (0, 2, 4, 6, 8, 11, 13, 15, 17, 20)]
+    assert THOROUGH.of(items) == [*spread, slow[0], rare[0], law[0], law[2], law[1]]
 
 
 def test_a_test_with_an_exhaustive_case_keeps_the_others() -> None:
     first, second = case("test", "exhaustive"), case("test")
-    assert quick_ones([first, second]) == standard_ones([first, second]) == [second]
+    assert QUICK.of([first, second]) == STANDARD.of([first, second]) == [second]
+    assert THOROUGH.of([first, second]) == [first, second]
+
+
+def test_the_thorough_tier_has_a_case_of_every_test() -> None:
+    items = [case(f"test{number}", *marks) for number, marks in enumerate([(), ("slow",), ("exhaustive",)])]
+    assert THOROUGH.of(items) == items
 
 
 def test_serial_tests_come_last_and_keep_their_order() -> None:

@@ -12,4 +12,10 @@ def nearest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=most)
 
 
-__all__ = ["nearest"]
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for a name that is not known: the nearest known one, else what is said otherwise."""
+    near = nearest(name, known)
+    return f"did you mean {near[0]}?" if near else otherwise
+
+
+__all__ = ["nearest", "suggestion"]

@@ -27,6 +27,10 @@ class Listener(Protocol):
         """The innermost phase ended."""
         ...
 
+    def noticed(self, words: str) -> None:
+        """Something happened that people who wait would like to know."""
+        ...
+
 
 _listener: ContextVar[Listener | None] = ContextVar("dovetail_listener", default=None)
 
@@ -74,6 +78,13 @@ def phase(name: str, *, still: bool = False) -> Phase:
     return Phase(listener, name, still)
 
 
+def notice(words: str) -> None:
+    """Say something that explains why this takes as long as it does."""
+    listener = _listener.get()
+    if listener is not None:
+        listener.noticed(words)
+
+
 def seconds_text(seconds: float) -> str:
     """A duration for people."""
     if seconds < 10:
@@ -82,4 +93,4 @@ def seconds_text(seconds: float) -> str:
     return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
 
-__all__ = ["Listener", "Phase", "listening", "phase"]
+__all__ = ["Listener", "Phase", "listening", "notice", "phase"]

@@ -62,8 +62,8 @@ class Settings:
     engine: str = _option(
         "egraph",
         "How fusions are chosen: `egraph` keeps all alternatives and chooses by the cost of the whole graph; `greedy` "
-        "takes the best at each place, which is faster to compile and never cheaper to run; `egglog` is as `egraph`, "
-        "with egglog matching declared ops. See [egglog](egglog.md).",
+        "takes the best at each place, which compiles faster and may give a slower program, never a faster one; "
+        "`egglog` is as `egraph`, with egglog matching declared ops. See [egglog](egglog.md).",
         choices=ENGINES,
     )
     search_seconds: int = _option(

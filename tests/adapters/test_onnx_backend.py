@@ -18,6 +18,7 @@ RESHAPE = model(["Reshape x s -> y"], {"x": f32["n", 4], "s": i64[2]}, ["y"])
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
+@pytest.mark.slow
 def test_inputs_come_in_order_or_by_name() -> None:
     ready = DovetailBackend.prepare(ADD)
     one, two = np.ones(2, np.float32), np.full(2, 2, np.float32)

@@ -10,6 +10,7 @@ from tests.cli.test_verify import wrong_rule
 __all__ = ["wrong_rule"]
 
 
+@pytest.mark.slow
 def test_nothing_to_find(shell: Shell, layer: str) -> None:
     said = shell("bisect", layer)
     assert said.code == 0 and said.out.startswith("nothing moves an output so far")
@@ -42,7 +43,7 @@ def test_one_output_may_be_asked_about(shell: Shell, layer: str) -> None:
     assert "not negative" in shell.fails(1, "bisect", layer, "--bound", "nan")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_bound_below_the_precision_blames_no_rule(shell: Shell) -> None:
     said = shell("bisect", SMALL["bert"], "--bound", "1e-12", "--without", "fuse", "--without", "canonicalize")
     assert said.code == 5 and "before any rule is applied" in said.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail.targets.runtime.building.store import CodeStore
 from tests.cli.commands import SMALL, Shell
 
 
@@ -35,6 +37,7 @@ def test_status_tells_what_there_is(shell: Shell, folder: Path, layer: str) -> N
     assert f"folder   {folder}" in text and "1 program" in text and "problem" not in text
 
 
+@pytest.mark.slow
 def test_status_tells_why_there_is_no_cache(shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     folder.chmod(0o777)
@@ -97,3 +100,19 @@ def test_clear_removes_what_is_ours(shell: Shell, folder: Path, layer: str) -> N
 def test_what_is_asked_wrongly_is_told(shell: Shell, folder: Path, words: list[str]) -> None:
     shell.fails(1, "cache", *words)
     assert not folder.exists()
+
+
+def test_a_program_that_cannot_be_read_back_is_a_problem(
+    shell: Shell, folder: Path, layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_layer(layer)
+    content = struct.pack("<Q", 9) + b"no plan x"
+    monkeypatch.setattr(CodeStore, "get", lambda _, key: content if key.kind == "program" else None)
+    monkeypatch.setattr(CodeStore, "peek", lambda _, key: content if key.kind == "program" else None)
+    compile_layer(layer)
+    why = shell("cache", "why", layer, "--json").data
+    assert why["present"] and "a text without a plan" in why["refusal"]
+    assert "cannot be read back, so every process compiles it" in shell("cache", "why", layer).out
+    status = shell("cache", "status", "--json").data
+    assert list(status["unread"]) == [why["entry"]] and "unread" not in status["entries"]
+    assert "problem  " in shell("cache", "status").out

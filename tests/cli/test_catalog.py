@@ -21,6 +21,7 @@ def test_the_pages_in_docs_are_what_the_declarations_say(golden: Golden) -> None
     golden.folder("docs/catalogue", {"index.md": index(list(ENTRIES.values()), kept), **pages})
 
 
+@pytest.mark.slow
 def test_the_catalogue_says_which_targets_keep_each_op(shell: Shell) -> None:
     listed = {op["name"]: op["kept_by"] for op in shell("catalog", "--json").data["ops"]}
     for op in library.ALL:

@@ -30,7 +30,7 @@ def model_at(folder: Path, **fields: str) -> Path:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_questions_go_through_the_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +52,7 @@ def test_questions_go_through_the_template(
     assert both.out.startswith(shown) and len(both.out) > len(shown) + 1 and "tokens a second" in both.err
 
 
+@pytest.mark.slow
 def test_tokens_a_second_are_told_without_what_compiling_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jinja2")
     ready: list[bool] = []

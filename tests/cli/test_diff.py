@@ -14,6 +14,7 @@ def test_a_model_is_like_itself(shell: Shell, layer: str) -> None:
     assert said.code == 0 and "the same fusions, the same misses" in said.out
 
 
+@pytest.mark.slow
 def test_options_of_one_side(shell: Shell, layer: str) -> None:
     said = shell(
         "diff",
@@ -28,6 +29,7 @@ def test_options_of_one_side(shell: Shell, layer: str) -> None:
     assert {"what": "linear", "before": 1, "after": 0} in said.data["changes"]
 
 
+@pytest.mark.slow
 def test_the_gate_names_what_became_worse(shell: Shell, layer: str) -> None:
     said = shell("diff", layer, layer, "--after-options=--without linear --without fuse_epilogues", "--gate")
     assert said.code == 4
@@ -37,6 +39,7 @@ def test_the_gate_names_what_became_worse(shell: Shell, layer: str) -> None:
     ), "better is no harm"
 
 
+@pytest.mark.slow
 def test_a_saved_report_is_a_side(shell: Shell, layer: str, tmp_path: Path) -> None:
     saved = tmp_path / "before.json"
     saved.write_text(shell("explain", layer, "--json").out)
@@ -46,7 +49,7 @@ def test_a_saved_report_is_a_side(shell: Shell, layer: str, tmp_path: Path) -> N
     assert refused.code == 1 and "cannot be run" in refused.err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_measured_sides_are_compared_by_results(shell: Shell) -> None:
     said = shell(
         "diff",
@@ -64,7 +67,7 @@ def test_measured_sides_are_compared_by_results(shell: Shell) -> None:
     assert 0 <= said.data["deviations"]["last_hidden_state"] < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_results_beyond_the_tolerance_fail_the_gate(shell: Shell) -> None:
     model = SMALL["llama"]
     said = shell(

@@ -15,6 +15,7 @@ from dovetail.kernels.device import CAPABILITIES
 from tests.cli.commands import Shell
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_told(shell: Shell) -> None:
     said = shell("doctor", "--json")
     assert said.code == 0 and not said.err
@@ -57,6 +58,7 @@ def test_extras_of_contributors_are_for_checkouts() -> None:
     assert safetensors.add.endswith("-m pip install -e '/src/tree[safetensors]'")
 
 
+@pytest.mark.slow
 def test_figures_and_cache_that_are_missing_come_with_their_command(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

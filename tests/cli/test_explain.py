@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,69 @@ def test_a_miss_fails_where_none_is_allowed(shell: Shell, wrong_bias: str, layer
     assert shell("explain", layer, "--require-clean").code == 0
 
 
+@pytest.fixture
+def interposed(tmp_path: Path) -> Callable[[str], str]:
+    """Two attentions as text; in the second a line stands between the softmax and its values."""
+
+    def write(line: str) -> str:
+        text = ATTENTIONS.replace("  # HERE", line)
+        (tmp_path / "two.txt").write_text(text, encoding="utf-8")
+        return str(tmp_path / "two.txt")
+
+    return write
+
+
+ATTENTIONS = """graph two(x: f32[1, 4, 128, 64], k: f32[1, 4, 128, 64], v: f32[1, 4, 128, 64]) {
+  %0 = permute(k) {order=(-1, -2)} : f32[1, 4, 64, 128]
+  %1 = matmul(x, %0) : f32[1, 4, 128, 128]
+  %2 = softmax(%1) : f32[1, 4, 128, 128]
+  %3 = matmul(%2, v) : f32[1, 4, 128, 64]
+  %4 = matmul(%3, %0) : f32[1, 4, 128, 128]
+  %5 = softmax(%4) : f32[1, 4, 128, 128]
+  # HERE
+  %8 = matmul(%7, v) : f32[1, 4, 128, 64]
+  return y = %8
+}
+"""
+ROUNDED = """  %6 = cast(%5) {dtype=f16} : f16[1, 4, 128, 128]
+  %7 = cast(%6) {dtype=f32} : f32[1, 4, 128, 128]"""
+TURNED = "  %7 = permute(%5) {order=(-1, -2)} : f32[1, 4, 128, 128]"
+BENT = "  %7 = sinh(%5) : f32[1, 4, 128, 128]"
+
+
+@pytest.mark.parametrize(("line", "op"), [(ROUNDED, "cast, cast"), (TURNED, "permute")])
+def test_gates_see_what_stands_between_two_ops_of_a_rule(
+    line: str, op: str, interposed: Callable[[str], str], shell: Shell
+) -> None:
+    model = interposed(line)
+    said = shell("explain", model, "--require", "attention=2")
+    assert said.code == 4 and "attention: 1 of 2" in said.err
+    assert f"op_between: all its ops are there; {op} stands in between softmax and matmul" in said.err
+    clean = shell("explain", model, "--require-clean", "--json")
+    assert clean.code == 4
+    (missed,) = [m for m in clean.data["missed"] if m["rule"] == "attention"]
+    assert missed["seconds"] == missed["gain_seconds"] > 0 and missed["between"] == op.split(", ")
+    followed = shell("what-if", model, "--json").data["what_ifs"]
+    assert [w["fires"] for w in followed if w["rule"] == "attention"] == [1]
+
+
+def test_what_computes_between_two_ops_of_a_rule_is_told_and_no_loss(
+    interposed: Callable[[str], str], shell: Shell
+) -> None:
+    model = interposed(BENT)
+    assert shell("explain", model, "--require-clean").code == 0
+    said = shell("explain", model, "--require", "attention=2")
+    assert said.code == 4 and "sinh stands in between softmax and matmul" in said.err
+    everything = shell("explain", model, "--all").out
+    assert "NEAR" in everything and "sinh stands in between softmax and matmul" in everything
+
+
+def test_gaps_are_listed_one_by_one_with_everything(interposed: Callable[[str], str], shell: Shell) -> None:
+    report, text = (shell("explain", interposed(BENT), how) for how in ("--json", "--all"))
+    assert report.data["boundaries"]
+    assert all(" ".join(b["message"].split()) in " ".join(text.out.split()) for b in report.data["boundaries"])
+
+
 def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> None:
     without = shell(
         "explain", layer, "--without", "linear", "--without", "mark_regions", "--without", "fuse_epilogues", "--json"
@@ -72,11 +136,13 @@ def test_sizes_are_specialised(shell: Shell, layer: str) -> None:
     assert special["assumed_sizes"] == {} and special["kernels"][0]["type"] == "f32[16, 3]"
 
 
+@pytest.mark.slow
 def test_one_of_several_sizes_may_stay_open(shell: Shell) -> None:
     model = SMALL["llama_step"].replace("batch=1", "batch=b")
     assert shell("explain", model, "--size", "b=2", "--json").data["assumed_sizes"].keys() == {"p"}
 
 
+@pytest.mark.slow
 def test_a_summary_fits_a_screen_and_all_can_be_asked_for(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     steps = [f"  %{i} = relu({'x' if i == 0 else f'%{i - 1}'}) : f32[{n}]" for i, n in enumerate([4] * 20)]

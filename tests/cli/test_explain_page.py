@@ -36,6 +36,7 @@ def test_the_page_has_the_numbers_that_json_has(shell: Shell, tmp_path: Path) ->
     assert [(s["offset"], s["size"]) for s in arena["slots"]] == [(s["offset"], s["size"]) for s in placed]
 
 
+@pytest.mark.slow
 def test_text_says_the_same_with_a_page_and_without(shell: Shell, layer: str, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     assert shell("explain", layer, "--html", str(place)).out == shell("explain", layer).out

@@ -60,6 +60,7 @@ def test_nothing_but_printable_text_comes_out(command: list[str], shell: Shell, 
         assert all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["explain"], ["why", "%2"]], ids=" ".join)
 def test_on_a_terminal_the_only_orders_are_colours(
     command: list[str], shell: Shell, evil: str, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from dovetail.report.lock import Lock, read_lock
 from tests.cli.commands import Shell
 
 
+@pytest.mark.slow
 def test_a_lock_is_kept_until_a_fusion_is_lost(shell: Shell, layer: str, tmp_path: Path) -> None:
     place = str(tmp_path / "layer.lock")
     said = shell("lock", layer, "--lock", place)
@@ -61,6 +62,12 @@ def test_a_missing_lock_says_how_to_make_one(shell: Shell, layer: str, tmp_path:
     assert shell("lock", layer, "--lock", str(tmp_path)).code == 1, "a folder is no place for it"
 
 
+def test_a_missing_model_is_said_before_its_lock(shell: Shell, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nosuch.onnx")
+    assert missing in (said := shell.fails(1, "check", missing)) and "lock" not in said.replace(str(tmp_path), "")
+    assert "there is neither a file nor a built-in model 'nosuch'" in shell.fails(1, "check", "nosuch")
+
+
 def test_a_lock_names_its_placement(tmp_path: Path) -> None:
     made = Lock("xla", 1, {}, {}, "dp=2", {"a name: with all.*": "- dp", "x": "dp"})
     assert read_lock(str(made), "lock") == made
@@ -70,6 +77,7 @@ def test_a_lock_names_its_placement(tmp_path: Path) -> None:
         read_lock(f"{made}place x\n", "lock")
 
 
+@pytest.mark.slow
 def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> None:
     model = str(tmp_path / "regions.txt")
     text = "graph regions(x: f32[4, 8], z: f32[4, 8]) {\n  %0 = add(x, z) : f32[4, 8]\n  %1 = exp(%0) : f32[4, 8]\n"
@@ -80,6 +88,7 @@ def test_regions_are_neither_locked_nor_gained(shell: Shell, tmp_path: Path) -> 
     assert said.code == 0 and "GAINED" not in said.out
 
 
+@pytest.mark.slow
 def test_a_graph_in_a_file_of_any_name_has_its_lock_beside_it(shell: Shell, layer: str, tmp_path: Path) -> None:
     saved = tmp_path / "model.dt"
     saved.write_text(Path(layer).read_text(encoding="utf-8"), encoding="utf-8")

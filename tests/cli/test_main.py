@@ -101,12 +101,32 @@ def test_an_option_without_effect_is_refused(shell: Shell, line: list[str], flag
     assert f"{flag} without {needed}" in shell.fails(1, *line)
 
 
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        (["bench", "bert_base_1x12"], "bert_base_1x128"),
+        (["bench", "resnet50", "--vs", "onnxruntme"], "onnxruntime"),
+        (["explain", SMALL["bert"], "--target", "referense"], "reference"),
+    ],
+    ids=["bench", "--vs", "--target"],
+)
+def test_a_misspelt_name_has_the_nearest_in_its_hint(shell: Shell, line: list[str], near: str) -> None:
+    said = shell(*line)
+    assert said.code in (1, 2) and f"did you mean {near}?" in said.err
+
+
+def test_a_size_of_nothing_has_a_hint(shell: Shell) -> None:
+    for command in ("explain", "run", "plan"):
+        assert "write an integer from 1 on, as in --size b=1" in shell.fails(1, command, SMALL["bert"], "--size", "b=0")
+
+
 def test_every_option_that_needs_another_names_one_of_its_command() -> None:
     for command in COMMANDS:
         names = {argument.name for argument in command.arguments}
         assert {a.needs for a in command.arguments if a.needs} <= names, command.name
 
 
+@pytest.mark.slow
 def test_options_that_a_mode_ignores_are_refused(shell: Shell) -> None:
     for more in (["--require", "swiglu=24"], ["--require-clean"], ["--measure"], ["--target", "cpu"]):
         said = shell("explain", SMALL["llama"], "--mesh", "tp=2", *more)
@@ -119,6 +139,7 @@ def test_options_that_a_mode_ignores_are_refused(shell: Shell) -> None:
     )
 
 
+@pytest.mark.slow
 def test_old_spellings_work_and_say_the_new_ones(shell: Shell, layer: str) -> None:
     old, new = shell("explain", layer, "--assume", "--json"), shell("what-if", layer, "--json")
     assert (old.code, old.out) == (new.code, new.out)
@@ -196,18 +217,18 @@ def unread(*argv: str) -> tuple[int, str]:
     return command.returncode, without_progress(said)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert unread("show", SMALL["bert"], "--stage", "rules") == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_gate_fails_even_if_nobody_reads_the_report() -> None:
     code, said = unread("explain", SMALL["bert"], "--require", "swiglu=9")
     assert code == 4 and "swiglu: 0 of 9" in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_said_in_words() -> None:
     with open("/dev/full", "w") as full:
@@ -217,7 +238,7 @@ def test_a_full_disk_is_said_in_words() -> None:
     assert said.startswith("dovetail: the output cannot be written") and "Traceback" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name != "posix", reason="closing a stream is written for a POSIX shell")
 def test_a_closed_stdout_is_no_failure() -> None:
     done = subprocess.run(
@@ -226,7 +247,7 @@ def test_a_closed_stdout_is_no_failure() -> None:
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*RUN, "explain", SMALL["unet"]], capture_output=True, text=True, env=environ, timeout=60)
@@ -234,7 +255,7 @@ def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
     assert "unet on cpu" in done.stdout and "\\u2192" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_interrupting_is_quiet() -> None:
     large = "llama:layers=1000,hidden=8,heads=2,kv_heads=1,inner=8,vocabulary=8,batch=1,seq=4"

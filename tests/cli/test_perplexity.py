@@ -66,6 +66,7 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str, path: Path, text
     assert found.code == 1 and said in found.err and "hint:" in found.err and not found.out
 
 
+@pytest.mark.slow
 def test_a_model_with_one_position_predicts_nothing(text: str, tmp_path: Path, shell: Shell) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1, fields={"llama.context_length": 1})
     path = tmp_path / "short.gguf"

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.commands import SMALL, Shell
 
 
+@pytest.mark.slow
 def test_totals_add_up(shell: Shell) -> None:
     plan = shell("plan", SMALL["llama"], "--json").data
     assert plan["schema_version"] == 1 and plan["target"] == "cpu" and plan["symbols"] == []
@@ -23,6 +24,7 @@ def test_totals_add_up(shell: Shell) -> None:
     assert plan["outputs"] == {"logits": "f32[1, 8, 100]"}
 
 
+@pytest.mark.slow
 def test_views_lie_inside_what_they_view(shell: Shell) -> None:
     plan = shell("plan", SMALL["llama"], "--json").data
     known = {s["value"] for step in plan["steps"] for s in step["slots"]} | set(plan["inputs"]) | set(plan["params"])
@@ -50,6 +52,7 @@ def test_a_result_that_takes_over_the_memory_of_an_operand_is_told(shell: Shell,
     assert [step["over"] for step in plan["steps"]] == [None, "%0"]
 
 
+@pytest.mark.slow
 def test_sizes_that_are_not_known_are_text(shell: Shell, layer: str) -> None:
     plan = shell("plan", layer, "--json").data
     assert plan["symbols"] == ["rows"] and isinstance(plan["arena_bytes"], str) and "rows" in plan["arena_bytes"]
@@ -58,6 +61,7 @@ def test_sizes_that_are_not_known_are_text(shell: Shell, layer: str) -> None:
     assert special["arena_bytes"] == 64 and special["steps"][0]["slots"][0]["size"] == 5 * 3 * 4
 
 
+@pytest.mark.slow
 def test_donations_are_told(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "append.txt"
     lines = ["graph append(x: f32[8, 4], at: i64[1, 1], row: f32[1, 4]) {", "  %0 = scatter_nd(x, at, row)"]

@@ -14,6 +14,7 @@ def _pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: PAIRS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_pairs")
 def test_reports_tell_what_is_rounded(shell: Shell, layer: str) -> None:
     told = "both factors to bf16: products are about 0.24% off float64"
@@ -24,6 +25,7 @@ def test_reports_tell_what_is_rounded(shell: Shell, layer: str) -> None:
     assert (kernel["rounding"], kernel["error"]) == ("both factors to bf16", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_pairs")
 def test_outputs_may_be_as_far_apart_as_bf16_is(shell: Shell, layer: str) -> None:
     told = shell("verify", layer, "--precision=bf16", "--json").data["outputs"]

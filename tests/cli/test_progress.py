@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.cli import progress
 from dovetail.cli.progress import Drawing, Log, shown_progress, tell
-from dovetail.progress import listening, phase
+from dovetail.progress import listening, notice, phase
 from tests.cli.commands import SMALL, Shell, without_progress
 
 
@@ -42,6 +42,19 @@ def test_what_is_over_in_a_second_is_not_spoken_of() -> None:
             clock.now += 0.9
             told.at(1, 2)
         assert stream.getvalue() == ""
+
+
+def test_a_notice_is_a_line_of_its_own() -> None:
+    stream = io.StringIO()
+    with listening(Log(stream, Clock())), phase("compile"):
+        notice("compiled again")
+    assert stream.getvalue() == "dovetail: compiled again\n"
+    clock, stream = Clock(), io.StringIO()
+    with listening(Drawing(stream, clock, lambda: 80)), phase("compile") as told:
+        clock.now += 2
+        told.at(1, 2)
+        notice("compiled again")
+    assert "\r\x1b[Kdovetail: compiled again\n" in stream.getvalue()
 
 
 def test_a_terminal_shows_the_way_there_and_the_time_left() -> None:

@@ -22,7 +22,7 @@ def test_a_bound_that_does_not_hold_fails(shell: Shell) -> None:
     assert said.code == 5 and "has an error of" in said.err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_report_says_what_a_token_reads(shell: Shell) -> None:
     def weights(*more: str) -> Said:
         return shell("explain", SMALL["llama_step"], "--json", *more)

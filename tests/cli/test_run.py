@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from dovetail import Program
 from dovetail.cli import run as command
 from dovetail.cli.arrays import named_arrays, read_array, save_arrays
 from dovetail.cli.run import difference
@@ -60,6 +62,7 @@ def test_outputs_as_data_and_in_an_archive(shell: Shell, sums: str, tmp_path: Pa
         np.testing.assert_array_equal(held["y"], [[2, 2, 2]])
 
 
+@pytest.mark.slow
 def test_inputs_are_made_up_only_if_asked_for(shell: Shell, sums: str) -> None:
     assert "--random" in shell.fails(1, "run", sums)
     assert "--size n=1" in shell.fails(1, "run", sums, "--random", "0")
@@ -85,22 +88,73 @@ def test_an_input_that_decides_the_structure_is_fixed(shell: Shell, reshaped: st
     assert "f32[4, 2]" in shell("show", reshaped, "--stage", "hir", *fixed).out
 
 
-def test_results_that_differ_have_their_own_code(
-    shell: Shell, sums: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Wrong:
+    """A peer whose results are off."""
+
+    def __init__(self, path: str) -> None:
+        self.dtypes: dict[str, np.dtype[np.float32]] = {}
+
+    def run(self, feeds: object) -> dict[str, object]:
+        return {"y": np.full((2, 3), 1e3, np.float32)}
+
+
+CHECKED = ["--random", "0", "--size", "n=2", "--check", "onnxruntime"]
+
+
+def test_a_peer_that_is_off_is_named_and_does_not_fail_us(
+    shell: Shell, sums: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Wrong:
-        def __init__(self, path: str) -> None:
-            self.dtypes: dict[str, np.dtype[np.float32]] = {}
-
-        def run(self, feeds: object) -> dict[str, object]:
-            return {"y": np.full((2, 3), 1e3, np.float32)}
-
     monkeypatch.setattr(command, "Peer", Wrong)
-    line = ["run", sums, "--random", "0", "--size", "n=2", "--check", "onnxruntime"]
+    said = shell("run", sums, *CHECKED)
+    assert said.code == 0, said.err
+    assert "y: NOT as onnxruntime:" in said.out and "onnxruntime is off" in said.out
+    assert "from float64: dovetail" in said.out and "the model amplifies rounding" in said.out
+    (entry,) = shell("run", sums, *CHECKED, "--json").data["check"]
+    judge = entry["judged"]
+    assert entry["holds"] and judge["right"] == ["dovetail"]
+    assert judge["distances"]["dovetail"] < 1e-6 < 1 < judge["distances"]["onnxruntime"]
+
+
+def test_results_that_are_off_have_their_own_code(shell: Shell, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Program.run
+
+    def off(self: Program, inputs: Any) -> dict[str, Any]:
+        return {name: array * np.float32(1.01) for name, array in right(self, inputs).items()}
+
+    monkeypatch.setattr(Program, "run", off)
+    said = shell("run", sums, *CHECKED)
+    assert said.code == 5 and "; dovetail is off" in said.out and "outputs differ from onnxruntime:" in said.err
+    assert "from float64: dovetail 0.01, onnxruntime" in said.err
+    assert shell("run", sums, *CHECKED, "--tolerance", "0.1").code == 0
+    monkeypatch.setattr(command, "Peer", Wrong)
+    said = shell("run", sums, *CHECKED)
+    assert said.code == 5 and "dovetail and onnxruntime are off" in said.out
+
+
+def test_a_tolerance_of_the_users_own_is_not_widened(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference of nearly equal numbers amplifies rounding; both runtimes are right, unless bits are asked for."""
+    path = tmp_path / "cancels.onnx"
+    nodes = ["MatMul x w -> p", "Exp p -> e", "Add e b -> s", "Sub s b -> y"]
+    w = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    made = model(nodes, {"x": f32[4, 64], "b": f32[3]}, ["y"], initializers={"w": w / np.float32(64)})
+    path.write_bytes(made.SerializeToString())
+    b = saved(tmp_path / "b.npy", np.full(3, 3e5, np.float32))
+
+    class Exact(Wrong):
+        def run(self, feeds: Any) -> dict[str, object]:
+            return {"y": np.exp(np.asarray(feeds["x"], np.float64) @ (w / 64)).astype(np.float32)}
+
+    monkeypatch.setattr(command, "Peer", Exact)
+    line = ["run", str(path), "--random", "0", "--input", f"b={b}", "--check", "onnxruntime"]
     said = shell(*line)
-    assert said.code == 5 and "NOT as onnxruntime" in said.out and "outputs differ from onnxruntime: y by" in said.err
-    assert shell(*line, "--tolerance", "2").code == 0
-    assert [d["holds"] for d in shell(*line, "--json").data["check"]] == [False]
+    assert said.code == 0 and "both are right within rounding" in said.out, said.out + said.err
+    assert shell(*line, "--tolerance", "1e-6").code == 5
+    assert shell("verify", str(path), "--input", f"b={b}").code == 0
+    assert shell("verify", str(path), "--input", f"b={b}", "--tolerance", "1e-6").code == 5
+    said = shell("bisect", str(path), "--input", f"b={b}")
+    assert said.code == 0 and "the model amplifies rounding" in said.out
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
 from dovetail.cli.dispatch import COMMANDS
+from dovetail.report.record import MissedEntry, Node
 from tests.cli.commands import SMALL, Shell
 from tests.cli.schemas import problems, schema_of
+from tests.golden import Golden
 
 EXPORTED = Path(__file__).parents[1] / "data" / "exporters" / "bert__ts14__eager__dynamic.onnx"
 """A model with symbolic sizes, and rewrites of what no node of its file is the origin of."""
@@ -21,6 +27,33 @@ def test_there_is_a_schema_for_each_command_that_prints_json() -> None:
     assert found == {f"{name}.json" for name in JSON}
 
 
+def schema_of_type(kind: Any) -> dict[str, Any]:
+    """The schema of a field: a time that is no number is null."""
+    if get_origin(kind) is tuple:
+        return {"type": "array", "items": schema_of_type(get_args(kind)[0])}
+    if get_origin(kind) is Mapping:
+        return {"type": "object", "additionalProperties": schema_of_type(get_args(kind)[1])}
+    names = {str: "string", int: "integer", float: ["number", "null"], bool: "boolean"}
+    return {"type": names[kind]}
+
+
+def test_a_miss_in_the_schema_is_what_its_fields_are(golden: Golden) -> None:
+    """A new field is one in `MissedEntry`, and `make golden`."""
+    properties: dict[str, Any] = {}
+    kinds = get_type_hints(MissedEntry)
+    for one in fields(MissedEntry):
+        if kinds[one.name] is Node:
+            properties |= {name: {"type": "string"} for name in ("node", "op", "where")}
+        else:
+            properties[one.name] = schema_of_type(kinds[one.name])
+    schema = json.loads(json.dumps(schema_of("explain")))
+    for name in ("missed", "near"):
+        schema["properties"][name]["items"] = {
+            "type": "object", "properties": properties, "required": list(properties)
+        }  # fmt: skip
+    golden.file("src/dovetail/cli/schemas/explain.json", json.dumps(schema, indent=1) + "\n")
+
+
 @pytest.mark.parametrize("name", JSON)
 def test_every_schema_says_its_version(name: str) -> None:
     schema = schema_of(name)
@@ -28,6 +61,7 @@ def test_every_schema_says_its_version(name: str) -> None:
         assert one["properties"]["schema_version"] == {"const": 1} and "schema_version" in one["required"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -27,7 +27,7 @@ def asked(address: str, key: str, said: Any = None) -> Any:
         return json.loads(answer.read())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_server_answers_and_ends_on_a_signal(path: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.txt"
     key.write_text("secret\n")

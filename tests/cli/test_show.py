@@ -15,6 +15,7 @@ from tests.cli.commands import LAYER, SMALL, Shell
 from tests.egraph.engines import needs_egglog, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["hir", "mir", "canonical", "fused", "legal"])
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
 def test_stages_read_back(model: str, stage: str, shell: Shell) -> None:
@@ -38,12 +39,13 @@ def test_mir_is_the_file_as_it_was_written(shell: Shell, layer: str) -> None:
     assert "%2 = relu(%1) : f32[rows, 3]" in print_graph(shown)
 
 
+@pytest.mark.slow
 def test_a_plan_reads_back(shell: Shell) -> None:
     said = shell("show", SMALL["llama"], "--stage", "lir")
     assert print_plan(parse_plan(said.out, vocabulary())) == said.out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rules_are_those_that_are_looked_for(shell: Shell, layer: str) -> None:
     rules = shell("show", layer, "--stage", "rules").out
     assert "linear[x, w, b, act=relu]\n  relu(add(matmul(?x, ?w), ?b))" in rules

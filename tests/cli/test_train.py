@@ -60,6 +60,7 @@ def initializers(path: str | Path) -> dict[str, Any]:
     return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
 
 
+@pytest.mark.slow
 def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     files = {n: str(tmp_path / n) for n in ("run.jsonl", "run.html", "run.safetensors")}
@@ -121,6 +122,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_refused(name: str, shell: Shell, model: str, tmp_path: Path) -> None:
     changed, options, told = BAD[name]
@@ -131,6 +133,7 @@ def test_what_is_refused(name: str, shell: Shell, model: str, tmp_path: Path) ->
         raise AssertionError(said.err)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: str, tmp_path: Path) -> None:
     data = examples(tmp_path / "train.npz")
     said = shell("train", model, "--loss", "entropy", "--data", data)

@@ -38,7 +38,7 @@ def test_models_hold(model: str, shell: Shell) -> None:
     assert "the final graph in float64 deviates by" in said.out and "the program on cpu deviates by" in said.out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_queries_whose_keys_are_all_padded_get_what_the_model_as_written_gives(shell: Shell, tmp_path: Path) -> None:
     """GPT-2 adds its padding to scores that are filled in already."""
     np.save(tmp_path / "mask.npy", np.array([[0, 0, 0, 1, 1], [1, 1, 0, 0, 1]]))
@@ -50,6 +50,7 @@ def test_queries_whose_keys_are_all_padded_get_what_the_model_as_written_gives(s
     assert told["holds"] and "attention" in {r["rule"] for r in told["rules"]}
 
 
+@pytest.mark.slow
 def test_sizes_are_drawn_and_inputs_may_be_given(shell: Shell, layer: str) -> None:
     assert "rows = 2" in shell("verify", layer).out
     assert shell("verify", layer, "--input", "x=1,2,3,4", "--size", "rows=1").code == 1, "a list has one axis"
@@ -69,6 +70,7 @@ def test_data_has_every_rule(shell: Shell, layer: str) -> None:
     assert [o["where"] for o in told["outputs"]] == ["float64", "program"]
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_fails_with_its_name_and_node(shell: Shell, layer: str, wrong_rule: None) -> None:
     said = shell("verify", layer)
     assert said.code == 3
@@ -84,12 +86,14 @@ def test_outputs_that_differ_are_a_failed_check(shell: Shell) -> None:
     assert said.code == 5 and "outputs differ from the graph as written: last_hidden_state by" in said.err
 
 
+@pytest.mark.slow
 def test_gradients_hold(shell: Shell) -> None:
     said = shell("verify", SMALL["bert"], "--gradients", "--wrt", "layers.1.norm*")
     assert said.code == 0 and said.out.startswith("verified  4 gradients against central differences in float64")
     assert "layers.1.norm1.gain" in said.out
 
 
+@pytest.mark.slow
 def test_gradients_as_data(shell: Shell) -> None:
     said = shell("verify", SMALL["bert"], "--gradients", "--wrt", "layers.0.bo", "--json")
     found = json.loads(said.out)

@@ -67,6 +67,7 @@ def test_both_are_measured(shell: Shell, missed: str) -> None:
     assert said.code == 0 and "\n   measured " in said.out
 
 
+@pytest.mark.slow
 def test_a_miss_without_a_remedy_says_so(shell: Shell, missed: str) -> None:
     path = Path(missed)
     batched = BIG.replace("64", "2, 64").replace("param w: f32[96, 96]", "param w: f32[2, 96, 96]")
@@ -84,6 +85,7 @@ def test_a_clean_model_has_nothing_to_assume(shell: Shell, layer: str) -> None:
     assert shell("what-if", layer, "--json").data["what_ifs"] == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_for_together(shell: Shell, missed: str, tmp_path: Path) -> None:
     assert "there is no miss 'swiglu'" in shell.fails(1, "what-if", missed, APART, "--miss", "swiglu")
     for option in ("--measure", "--require-clean", "--require=linear", f"--html={tmp_path / 'x.html'}"):

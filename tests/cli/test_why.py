@@ -46,6 +46,7 @@ def test_a_rule_that_got_part_of_the_way_tells_how_far(shell: Shell) -> None:
             assert 0 < attempt["matched"] < attempt["size"] and attempt["message"].startswith("wanted ")
 
 
+@pytest.mark.slow
 def test_an_origin_is_enough_where_it_is_one_node(shell: Shell, layer: str) -> None:
     assert shell("why", layer, "the sum", "--json").data["node"] == "%1"
     assert shell("why", layer, "produ", "--json").data["node"] == "%0"
@@ -100,6 +101,7 @@ def test_what_canonicalisation_removes_is_told_with_the_kernel_that_reads_it(she
     assert "no kernel computes it" in shell("why", str(path), "%0").out
 
 
+@pytest.mark.slow
 def test_the_code_of_the_kernel_is_shown_as_it_is_compiled(shell: Shell, layer: str) -> None:
     plain = shell("why", layer, "%0")
     said = shell("why", layer, "%0", "--code", "llvm")
@@ -122,6 +124,7 @@ def test_a_notation_that_the_target_has_not_is_refused_with_those_it_has(shell: 
     assert "cpu does not show code as 'ptx'" in said and "llvm, asm" in said
 
 
+@pytest.mark.slow
 def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, tmp_path: Path) -> None:
     said = shell.fails(2, "why", layer, "%0", "--code", "llvm", "--target", "reference")
     assert "the target reference has no code to show" in said
@@ -134,6 +137,7 @@ def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, t
     assert "when parameters are bound" in shell.fails(2, "why", str(path), "%4", "--code", "asm")
 
 
+@pytest.mark.slow
 def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, tmp_path: Path) -> None:
     model = tmp_path / "net.txt"
     builder = dovetail.Builder("net", lines=False)

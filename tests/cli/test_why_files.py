@@ -44,12 +44,14 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_node_that_became_several_ops_is_found_by_its_name(shell: Shell, file: str) -> None:
     told = shell("why", file, "parts", "--json").data
     assert told["kernel"]["op"] == "softmax" and len(told["parts"]) > 1
     assert "ops that the node became" in shell("why", file, "parts").out
 
 
+@pytest.mark.slow
 def test_a_node_in_a_body_is_told_with_the_node_that_has_the_body(shell: Shell, file: str) -> None:
     told = shell("why", file, "inner", "--json").data
     assert (told["op"], told["inside"]) == ("scan", "the Tanh node 'inner'")

@@ -62,7 +62,7 @@ def wide(count: int) -> Graph:
     return Graph.of({f"y{i}": X @ param(f"w{i}", f32[8, 3 + i % 2]) for i in range(count)})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_members_in_linear_time() -> None:
     def seconds(count: int) -> float:
         graph = wide(count)

@@ -60,6 +60,7 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_keeps_its_numbers_and_costs_no_more_than_greedy_makes_it(name: str) -> None:
     graph = MODELS[name]
@@ -93,6 +94,7 @@ def test_every_chosen_node_has_a_proof_and_each_step_of_it_is_real(name: str) ->
         close(proven["after"], proven["before"])
 
 
+@pytest.mark.slow
 def test_a_wrong_step_is_found_out() -> None:
     found = decided(MODELS["llama"])
     assert found.selection is not None
@@ -187,6 +189,7 @@ def test_a_spent_budget_is_said_and_what_was_found_is_kept(budget: Budget, limit
     verify(found.fused.graph)
 
 
+@pytest.mark.slow
 def test_values_and_origins_are_followed_to_their_place() -> None:
     found = decided(MODELS["llama"]).fused
     kept = set(found.graph.values)

@@ -82,6 +82,7 @@ def test_blocks_that_reach_over_whole_layers_are_folded_or_left() -> None:
     assert print_graph(few.fused.graph) == print_graph(whole.fused.graph)
 
 
+@pytest.mark.slow
 def test_misses_are_told_of_every_layer() -> None:
     x = input("x", f32[4, 8])
     for layer in range(24):
@@ -95,7 +96,7 @@ def test_misses_are_told_of_every_layer() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_near_misses_are_told_of_every_layer() -> None:
     x = input("x", f32[4, 8])
     for layer in range(24):

@@ -107,6 +107,7 @@ def _summed(count: int) -> Graph:
     return Graph.of({"norm": ops.sqrt(numbers[0]), "x": x})
 
 
+@pytest.mark.slow
 def test_layers_whose_numbers_are_added_in_a_tree_are_alike() -> None:
     graph = _summed(48)
     layers = Layers(graph)

@@ -75,7 +75,7 @@ def work(task: int, say: Say) -> int:
     return task * task
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_dies_is_a_finding_and_the_rest_goes_on() -> None:
     tasks: Iterator[int] = iter(range(5))
     found = list(work_through(tasks, work, 1))

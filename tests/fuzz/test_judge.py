@@ -41,6 +41,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Array], Array]) ->
     monkeypatch.setattr(Program, "run", wrong)
 
 
+@pytest.mark.slow
 def test_what_is_right_passes(case: Case, tmp_path: Path) -> None:
     assert check(case, Way(), tmp_path)
     way = Way("greedy", ("fuse", "mark_regions"), strict=True, threads=1, specialised=True, round_trip="text")
@@ -86,6 +87,7 @@ def test_what_rounding_decides_is_not_judged(tmp_path: Path, monkeypatch: pytest
     assert not check(one, Way(), tmp_path)
 
 
+@pytest.mark.slow
 def test_convolutions_near_the_end_of_the_range_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for factor, judged in ((1e36, False), (1.0, True)):
         builder = Builder("far")
@@ -115,6 +117,7 @@ def test_a_case_comes_back(case: Case, tmp_path: Path) -> None:
     assert found.wanted["a/b"].dtype == dovetail.dtypes.bf16.numpy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["primitives", "networks"])
 def test_a_batch_passes_and_leaves_nothing(source: str, tmp_path: Path) -> None:
     told: list[None] = []

@@ -207,6 +207,7 @@ def drawn(graph: Graph) -> dict[str, Array]:
 FEEDS = {"x": np.random.default_rng(2).normal(size=(5, 3)), "labels": np.array([0, 1, 1, 0, 1])}
 
 
+@pytest.mark.slow
 def test_a_graph_with_its_gradients() -> None:
     graph = two_layers()
     both = dovetail.graphs.value_and_grad(graph, wrt="layers.*")

@@ -105,7 +105,7 @@ def assert_plain(message: str) -> None:
     assert all(line.isprintable() for line in lines), ascii(message)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_limits_bind(server: Server, tmp_path: Path) -> None:
     """What takes too much is noticed: memory, time, and a process that dies."""
     assert server.ask(tmp_path, "greedy")["error"] == "MemoryError"

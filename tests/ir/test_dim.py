@@ -232,6 +232,7 @@ def test_merged_divisions_are_what_they_were(n: int, first: int, shift: int, sec
     assert evaluate((A // first + shift) // second, {"a": n}) == (n // first + shift) // second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7])
 def test_whole_multiples_stand_outside_a_division(divisor: int) -> None:
     for x, y, c in every(range(-4, 5), range(-3, 4), range(-9, 10)):

@@ -204,6 +204,7 @@ def test_every_cut_is_found() -> None:
             from_buffer(GOOD[:length], VOCABULARY)
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_found() -> None:
     for at in range(len(GOOD)):
         broken = bytearray(GOOD)

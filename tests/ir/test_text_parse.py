@@ -170,6 +170,7 @@ def test_nonsense_is_refused(text: str) -> None:
         parse_graph("graph g(x: f32[2]) { @" + text, VOCABULARY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -54,7 +54,7 @@ def test_sharing_does_not_multiply() -> None:
     assert len(walk([value])) == 201
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_thousand_values_in_a_chain() -> None:
     """What recurses fails far below 20 000 values; the test of freeing has 200 000, which exhaust the stack of C."""
     length = 20_000
@@ -75,7 +75,7 @@ def test_a_long_chain_is_rebuilt_and_let_go() -> None:
     assert after.count(ops.relu) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("length", [50_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
 def test_a_long_chain_is_freed_without_a_crash(length: int) -> None:
     """In a process of its own, with the small stack of a thread: a crash would take this one with it."""

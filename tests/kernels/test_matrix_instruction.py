@@ -71,6 +71,7 @@ def test_mma_of_8_bits(by: MatrixInstruction) -> None:
     assert by.sums == MMA_F16.sums and by.k == 32
 
 
+@pytest.mark.slow
 def test_wgmma() -> None:
     """Warp w of a group has rows 16·w to 16·w + 15."""
     for by in WGMMA:

@@ -51,6 +51,7 @@ def vectors_of(machine: Host) -> CpuDevice:
     return machine.device
 
 
+@pytest.mark.slow
 @ALSO_ON_AVX512
 def test_contractions(machine: Host) -> None:
     tile = tile_of(vectors_of(machine))
@@ -61,6 +62,7 @@ def test_contractions(machine: Host) -> None:
     assert max(map(products, found)) >= tile.rows * tile.vectors
 
 
+@pytest.mark.slow
 @ALSO_ON_AVX512
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("columns", [48, 64])
@@ -89,6 +91,7 @@ def test_products_of_bytes(shape: Int8Tile, weights_are_rows: bool) -> None:
         assert "dup" not in loop
 
 
+@pytest.mark.slow
 @EVERY_MACHINE
 @pytest.mark.parametrize("wide", [1, 2])
 def test_attention(machine: Host, wide: int) -> None:
@@ -116,6 +119,7 @@ def module_of(function: Function) -> str:
     return "\n".join([*declared, function.text.replace("internal ", "")])
 
 
+@pytest.mark.slow
 @EVERY_MACHINE
 @pytest.mark.parametrize("point", [False, True])
 def test_convolutions(machine: Host, point: bool) -> None:
@@ -146,6 +150,7 @@ def test_products_with_few_columns(machine: Host, columns: int) -> None:
     assert not written_to_stack(hottest) and not on_stack(summing(hottest))
 
 
+@pytest.mark.slow
 @EVERY_MACHINE
 @pytest.mark.parametrize("results", [2, 3, 5])
 def test_few_results(machine: Host, results: int) -> None:
@@ -159,6 +164,7 @@ def test_few_results(machine: Host, results: int) -> None:
         assert not on_stack(summing(max(found, key=products)))
 
 
+@pytest.mark.slow
 @EVERY_MACHINE
 @pytest.mark.parametrize("residual", [False, True])
 def test_panels_of_filters(machine: Host, residual: bool) -> None:
@@ -171,6 +177,7 @@ def test_panels_of_filters(machine: Host, residual: bool) -> None:
         assert max(map(products, found)) == 4 * form[0] * form[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [1, 2])
 def test_neon_multiplies_by_lanes(wide: int) -> None:
     """One load serves four products, where a number for each would take as many instructions as the products."""

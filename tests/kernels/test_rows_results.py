@@ -21,6 +21,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("normed", "sum"), ("sum", "normed")])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_a_sum_that_is_kept_beside_its_norm(names: tuple[str, str], norm: str) -> None:
@@ -58,6 +59,7 @@ def _centred(x: Value) -> Value:
     return ops.exp(x - ops.reduce_max(x, axes=(-1,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_region", [True, False])
 @pytest.mark.parametrize("last", _LAST)
 @pytest.mark.parametrize("rows", _ROWS)

@@ -16,11 +16,11 @@ from benchmarks.cuda import fit_timings
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.fma_tile_choice import fma_tile_of
-from dovetail.kernels.gpu.gemm.tile import H200, PIPELINED_TILES, split_of
+from dovetail.kernels.gpu.gemm.tile import PIPELINED_TILES, split_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
 from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.kernels.timings.record import FOLDER, GpuTimings, read, timings_of
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200
 
 SRC = Path(dovetail.__file__).parent
 ROOMS = ("kernels/gpu", "kernels/loops", "targets/gpu", "targets/cuda")
@@ -55,6 +55,7 @@ def test_an_architecture_changes_what_it_inherits(monkeypatch: pytest.MonkeyPatc
     assert found["fma"] == hopper["fma"]
 
 
+@pytest.mark.exhaustive
 def test_every_figure_is_read() -> None:
     """By its name, in an estimate: a figure that nothing reads would be fitted in vain."""
     names = {
@@ -63,6 +64,7 @@ def test_every_figure_is_read() -> None:
     assert not [figure for figure in _tables() if figure[1] not in names and figure != ("card", "name")]
 
 
+@pytest.mark.slow
 def test_no_figure_is_a_constant_of_a_module() -> None:
     found: list[str] = []
     for path in FILES:

@@ -17,6 +17,7 @@ from tests.language.test_server import MESSAGES, call, model, served, server
 __all__ = ["model", "server"]
 
 
+@pytest.mark.exhaustive
 def test_choices_have_seeds_that_follow_each_other(model: LanguageModel, server: Server) -> None:
     how: dict[str, Any] = {"max_tokens": 8, "temperature": 1.5, "seed": 2**64 - 1}
     prompts = ["hello", "world"]

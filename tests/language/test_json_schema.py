@@ -74,6 +74,7 @@ def test_what_a_schema_allows_is_accepted_and_all_else_refused(index: int) -> No
         assert not accepted(schema, text), text
 
 
+@pytest.mark.slow
 def test_integers_between_bounds_are_exactly_those() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -195,6 +196,7 @@ def test_bytes_that_lead_to_the_same_state_are_looked_at_once() -> None:
     assert Vocabulary(tokens).allowed(matcher, len(tokens)).all() and matcher.opened - opened < 3000
 
 
+@pytest.mark.exhaustive
 def test_a_schema_with_too_many_ways_is_refused_before_it_keeps_others_waiting() -> None:
     choices = [{"type": "string", "maxLength": 1000 + i} for i in range(200)]
     matcher = Matcher(grammar_of({"anyOf": choices}))
@@ -214,6 +216,7 @@ def test_states_that_were_forgotten_are_found_anew(monkeypatch: pytest.MonkeyPat
     assert matcher.is_complete
 
 
+@pytest.mark.slow
 def test_draws_with_a_constraint_are_draws_from_the_allowed_tokens() -> None:
     logits = np.log(np.array([0.5, 0.2, 0.2, 0.1] + [1e-9] * 60, np.float32))
     allowed = np.zeros(64, bool)

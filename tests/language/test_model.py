@@ -131,6 +131,7 @@ def test_text_in_and_text_out(model: LanguageModel) -> None:
             model.generate("hello w", stop=cast(Any, odd))
 
 
+@pytest.mark.slow
 def test_rows_without_a_name_have_no_text(tmp_path: Path) -> None:
     """Matrices are padded to sizes that suit a machine, and names are not."""
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS) + 60, layers=1)
@@ -143,6 +144,7 @@ def test_rows_without_a_name_have_no_text(tmp_path: Path) -> None:
     assert model.tokenizer.decode(tokens) == model.tokenizer.decode([t for t in tokens if t < len(TOKENS)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [len(TOKENS), 10**9])
 def test_an_end_that_is_no_token_harms_no_schema(end: int, tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
@@ -151,6 +153,7 @@ def test_an_end_that_is_no_token_harms_no_schema(end: int, tmp_path: Path) -> No
     assert "".join(LanguageModel(path, cache="off").generate("hello", schema={"enum": ["a"]})) == '"a"'
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_are_one_typed_error(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     kind, shape, gain = tensors["output_norm.weight"]
@@ -266,6 +269,7 @@ def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel
     np.testing.assert_allclose(model.embed(ids), mean / np.linalg.norm(mean), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_text_of_a_schema_satisfies_it(model: LanguageModel) -> None:
     schema = {
         "type": "object",

@@ -98,6 +98,7 @@ def the_first_of_equals(programs: Programs, count: int) -> None:
     assert one.tokens == other.tokens == [PROMPT[:count]]
 
 
+@pytest.mark.slow
 def test_the_likeliest_token_is_the_first_of_equals() -> None:
     the_first_of_equals(as_on_card(Programs(small(), cache="off")), 4)
 
@@ -107,6 +108,7 @@ def test_a_card_chooses_the_first_of_equals() -> None:
     the_first_of_equals(Programs(small(), cache="off", target=target_of(SimulatedDriver())), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("batch", [1, "b"])
 def test_no_step_or_copy_moves_a_cache(batch: SizeLike, target: str) -> None:
@@ -122,6 +124,7 @@ def test_only_a_step_of_one_token_chooses_the_next_one() -> None:
         cached_decoder(SHAPE, {}, seq="s", chooses=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_logits_without_a_likeliest_one_are_told(wrong: float) -> None:
     """A weight that is no number, or that overflows, is the error that the host raises of the logits."""
@@ -129,12 +132,14 @@ def test_logits_without_a_likeliest_one_are_told(wrong: float) -> None:
     assert Slots(as_on_card(Programs(positive, cache="off"))).likeliest({0: 3}) == {0: NO_TOKEN}
 
 
+@pytest.mark.slow
 def test_a_text_without_a_likeliest_token_is_the_error_of_the_host(cpu: LanguageModel) -> None:
     for found in (NO_TOKEN, np.full(len(TOKENS), np.nan, np.float32)):
         with pytest.raises(LoadError, match="no numbers"):
             cpu.writer(PROMPT, Request(4)).take(found)
 
 
+@pytest.mark.slow
 def test_greedy_texts_have_the_tokens_of_a_cpu(card: LanguageModel, cpu: LanguageModel, chosen: list[int]) -> None:
     assert list(card.tokens(PROMPT, max_tokens=12)) == list(cpu.tokens(PROMPT, max_tokens=12))
     assert chosen == [1] * 11, "the first token is chosen from the logits of the prompt"
@@ -160,11 +165,13 @@ REQUESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REQUESTS)
 def test_other_requests_read_the_logits(case: str, card: LanguageModel, cpu: LanguageModel, chosen: list[int]) -> None:
     assert list(card.pieces(PROMPT, REQUESTS[case])) == list(cpu.pieces(PROMPT, REQUESTS[case])) and not chosen
 
 
+@pytest.mark.slow
 def test_guesses_are_checked_by_logits(card: LanguageModel, cpu: LanguageModel, chosen: list[int]) -> None:
     wanted = list(cpu.tokens(PROMPT * 3, max_tokens=12))
     assert list(card.tokens(PROMPT * 3, max_tokens=12, speculate=3)) == wanted and len(chosen) < 11
@@ -175,6 +182,7 @@ def test_a_cpu_chooses_from_logits(cpu: LanguageModel, chosen: list[int]) -> Non
     assert "next_ids" not in cpu.step.graph.outputs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8"])
 def test_caches_of_several_sequences_stay_where_programs_run(kind: CacheKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences join, wait, share a beginning and outgrow their room, with the bits of caches on the host."""
@@ -214,6 +222,7 @@ def test_caches_of_several_sequences_stay_where_programs_run(kind: CacheKind, mo
     assert np.count_nonzero(moved) == 2
 
 
+@pytest.mark.slow
 def test_arrays_of_few_ranges_of_slots_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (caches, next_inputs):
         monkeypatch.setattr(module, "MOST_RANGES", 2)
@@ -226,6 +235,7 @@ def test_arrays_of_few_ranges_of_slots_are_kept(monkeypatch: pytest.MonkeyPatch)
         assert card.likeliest(tokens) == {slot: int(row.argmax()) for slot, row in host.step(tokens).items()}
 
 
+@pytest.mark.slow
 def test_a_part_of_a_cache_is_not_copied_by_itself() -> None:
     slots = Slots(as_on_card(Programs(small(), cache="off")), 2)
     slots.extend(1, PROMPT)
@@ -241,6 +251,7 @@ def test_a_part_of_a_cache_is_not_copied_by_itself() -> None:
             call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, seed=3)], ids=["greedy", "drawn"])
 def test_requests_in_one_batch_have_the_tokens_of_a_cpu(
     sampling: Sampling, card: LanguageModel, cpu: LanguageModel, chosen: list[int]
@@ -257,6 +268,7 @@ def test_requests_in_one_batch_have_the_tokens_of_a_cpu(
     assert (2 in chosen) == sampling.takes_likeliest == bool(chosen)
 
 
+@pytest.mark.slow
 def test_a_request_that_is_drawn_does_not_change_greedy_ones(card: LanguageModel, cpu: LanguageModel) -> None:
     engine = Engine(card.programs, slots=2)
     try:

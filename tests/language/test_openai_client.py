@@ -14,7 +14,7 @@ from tests.language.test_server import MESSAGES, model, served
 __all__ = ["model"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_official_client(model: LanguageModel) -> None:
     openai: Any = pytest.importorskip("openai")
     with served(model, slots=4, waiting=64) as server:

@@ -23,6 +23,7 @@ def test_the_likeliest_token_without_a_temperature() -> None:
     assert Sampler(Sampling()).next(LOGITS, []) == 1
 
 
+@pytest.mark.slow
 def test_draws_follow_the_probabilities() -> None:
     np.testing.assert_allclose(drawn(count=4000), np.exp(LOGITS), atol=0.03)
 
@@ -43,6 +44,7 @@ def test_limits_keep_the_likeliest(how: dict[str, Any], kept: set[int]) -> None:
     assert set(np.flatnonzero(drawn(**how)).tolist()) == kept
 
 
+@pytest.mark.slow
 def test_limits_of_a_large_vocabulary_are_those_of_sorting_all() -> None:
     logits = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
     chances = np.exp(logits.astype(np.float64))

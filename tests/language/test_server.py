@@ -155,7 +155,7 @@ BAD: dict[str, tuple[int, str, Any]] = {
     "no messages": (400, "/v1/chat/completions", {"messages": []}),
     "an image": (400, "/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
     "an odd role": (400, "/v1/chat/completions", {"messages": [{"role": "god", "content": "x"}]}),
-    "an unknown field": (400, "/v1/chat/completions", {"messages": MESSAGES, "tools": []}),
+    "an unknown field": (400, "/v1/chat/completions", {"messages": MESSAGES, "temprature": 0.5}),
     "no choices": (400, "/v1/chat/completions", {"messages": MESSAGES, "n": 0}),
     "too many choices": (400, "/v1/completions", {"prompt": "a", "n": 10**9}),
     "more choices than may wait": (400, "/v1/completions", {"prompt": ["a", "b"], "n": 40}),
@@ -261,6 +261,7 @@ def test_a_key_is_needed_where_there_is_one(model: LanguageModel) -> None:
     service.engine.close()
 
 
+@pytest.mark.slow
 def test_a_full_queue_says_so_and_the_others_are_served(model: LanguageModel) -> None:
     with served(model, slots=1, waiting=1) as server:
         statuses: list[int] = []

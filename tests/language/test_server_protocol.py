@@ -31,6 +31,7 @@ def request(line: str, body: bytes = b"", *headers: str) -> bytes:
     return "\r\n".join([line, *given, "", ""]).encode() + body
 
 
+@pytest.mark.slow
 def test_clients_of_http_1_0_get_streams_without_chunks(server: Server) -> None:
     body = json.dumps({"prompt": "hello", "max_tokens": 3, "stream": True}).encode()
     (answer,) = exchanged(server, request("POST /v1/completions HTTP/1.0", body))
@@ -77,6 +78,7 @@ def test_addresses_that_are_none_are_refused(server: Server, host: str) -> None:
         Server(server.service, host=host, port=0, key="k")
 
 
+@pytest.mark.slow
 def test_a_model_whose_numbers_overflow_is_no_fault_of_the_client(tmp_path: Path) -> None:
     fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
     tensors["output_norm.weight"][2][0] = np.nan

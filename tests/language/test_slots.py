@@ -45,6 +45,7 @@ def alone(of: Programs) -> Array:
     return Slots(of).extend(0, IDS, len(IDS))
 
 
+@pytest.mark.exhaustive
 def test_runs_of_a_prompt_compute_the_logits_that_are_wanted(
     of: Programs, alone: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ STYLES: dict[str, tuple[DecoderStyle, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STYLES)
 def test_a_token_has_its_bits_however_a_prompt_is_cut(case: str) -> None:
     style, sizes = STYLES[case]
@@ -90,6 +92,7 @@ def test_a_token_has_its_bits_however_a_prompt_is_cut(case: str) -> None:
     assert np.array_equal(np.concatenate(parts), whole)
 
 
+@pytest.mark.slow
 def test_layers_with_a_window_keep_their_rotation_where_the_context_is_within_it() -> None:
     def logits(context: int) -> Array:
         shape = DecoderShape(
@@ -159,6 +162,7 @@ def test_logits_of_the_last_tokens_across_chunks(of: Programs, alone: Array, mon
         assert np.array_equal(Slots(of).extend(0, IDS, wanted), alone[-wanted:])
 
 
+@pytest.mark.slow
 def test_only_runs_whose_logits_are_wanted_read_the_head(of: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.language.slots.CHUNK", 32)
     given: list[int] = []
@@ -183,6 +187,7 @@ def test_common_beginnings() -> None:
     assert common([1, 2, 3], [1, 2, 4]) == 2 and common([], [1]) == 0 and common([1], [1, 2]) == 1
 
 
+@pytest.mark.exhaustive
 def test_prompts_on_tiles_are_near_those_of_exact_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With AMX, here in plain vector code, a run of fast mode takes more tokens, whose products are of bf16."""
     device = CpuDevice(512, 32, ("amx_bf16", "f16_conversion", "vnni"), emulated=True)

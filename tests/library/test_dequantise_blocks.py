@@ -76,6 +76,7 @@ def test_parts_are_codes_within_their_bits_and_scales_within_their_type(name: st
     assert floats.tobytes() == WANTED[f"{name}.floats"].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leading", [(), (1,), (2, 1)])
 def test_rows_of_a_single_block_are_fused_again(leading: tuple[int, ...]) -> None:
     formats: list[Any] = list(FORMATS)

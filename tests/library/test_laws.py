@@ -16,6 +16,8 @@ CASES = [(op, variant) for op in library.ALL for variant in op.variants]
 FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
 SPELLED = [(op, variant) for op, variant in CASES if variant.spelling]
 SOME = FOUND[:: max(1, len(FOUND) // 80)]
+SPELT_OUT = [op for op in library.ALL if op is not library.dequantise_blocks]
+TWO_OF_EACH = [(op, op.patterns[i]) for op in SPELT_OUT for i in sorted({len(op.patterns) // 2, len(op.patterns) - 1})]
 GUARDS = [(op, guard) for op in library.ALL for guard in op.guards]
 REMEDIED = [(op, guard) for op, guard in GUARDS if guard.remedy is not None]
 
@@ -50,6 +52,14 @@ def test_range(op: FusedOp[...], variant: Variant) -> None:
 @over(SOME)
 def test_any_inner_value_may_be_an_output(op: FusedOp[...], variant: Variant) -> None:
     laws.check_inner_outputs(op, variant, seed=5, evaluate=lifted, canonical=canonicalize)
+
+
+@pytest.mark.slow
+@over(TWO_OF_EACH)
+def test_what_an_op_in_between_loses_is_told(op: FusedOp[...], variant: Variant) -> None:
+    """At each edge of a pattern: a cast and back, another order of the elements, a scale, another function."""
+    lost = laws.check_interposed_ops_are_missed(op, variant, 1, canonicalize, parts_of(op))
+    assert lost or variant.size == 1
 
 
 @pytest.mark.slow

@@ -53,6 +53,7 @@ def test_scores_beside_sinks_are_found(masked: bool) -> None:
     assert value.op is sink_attention and value.attrs["groups"] == GROUPS and value.attrs["scale"] == SCALE
 
 
+@pytest.mark.slow
 def test_two_columns_of_sinks_are_left_as_they_are() -> None:
     graph = Graph.of(spelled(5, 5, masked=True, columns=2))
     report = dovetail.compile(graph).report
@@ -60,6 +61,7 @@ def test_two_columns_of_sinks_are_left_as_they_are() -> None:
     assert [m.reason for m in report.missed if m.rule == "sink_attention"] == ["sinks_are_a_column"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
 @pytest.mark.parametrize("dtype", [f32, f16], ids=["f32", "f16"])
@@ -82,6 +84,7 @@ def test_sinks_take_their_share(target: str, masked: bool, dtype: DType) -> None
         assert not masked or not keys or not made[0, :, 0].any()
 
 
+@pytest.mark.slow
 def test_one_query_and_known_sizes() -> None:
     """The kernel of few queries of all heads that share keys."""
     program = dovetail.compile(Graph.of(spelled(1, 37, masked=True)))

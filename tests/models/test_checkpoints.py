@@ -73,6 +73,7 @@ def test_another_configuration_is_refused(change: dict[str, object], found: str)
         bert_shape({**CONFIG, **change})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_every_parameter_gets_its_weight(prefix: str) -> None:
     shape = bert_shape(CONFIG)

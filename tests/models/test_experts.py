@@ -55,6 +55,7 @@ def by_hand(x: Array, w: dict[str, Array]) -> Array:
     return np.array(found).reshape(x.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "q8_0", "q4_0"])
 def test_a_token_goes_through_its_own_experts(kind: str) -> None:
     program, floats = made(kind)

@@ -44,7 +44,7 @@ def whole(shape: LlamaShape, ids: list[int]) -> Array:
     return found["logits"][0, -1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, normed_heads=True, kv_heads=4)], ids=["grouped", "normed"])
 def test_a_prompt_and_its_tokens_share_the_cache(shape: LlamaShape, target: str) -> None:
@@ -72,6 +72,7 @@ def test_a_prompt_and_its_tokens_share_the_cache(shape: LlamaShape, target: str)
         assert (array[:, :, len(ids) :] == 7.0).all(), "rows after the last token are as they were"
 
 
+@pytest.mark.slow
 def test_a_prompt_in_parts_gives_the_same_cache() -> None:
     prefill = bound(llama_cached(SHAPE, seq="s"))
     ids = np.array([[3, 14, 15, 9, 26, 5, 35]])
@@ -107,6 +108,7 @@ def test_a_step_gives_what_the_step_with_concats_gives() -> None:
         np.testing.assert_allclose(got, expected[f"new_{name}"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("seq", [1, "s"])
 def test_no_step_copies_a_cache(seq: Any, target: str) -> None:
@@ -120,6 +122,7 @@ def test_no_step_copies_a_cache(seq: Any, target: str) -> None:
     assert len(wide) == 2 * SHAPE.layers and all(s.over is not None for s in wide)
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_by_their_odds() -> None:
     shape = replace(SHAPE, layers=1, vocabulary=4)
     step = bound(llama_cached(shape, temperature=0.7))

@@ -50,7 +50,7 @@ export const example = () => ({
     nodes_after: 4,
     fused: [{ rule: "linear", nodes: [], chain: ["matmul_add"], kernel: "b", bytes_saved: 8, seconds_saved: 1e-6 }],
     missed: [
-      { rule: "swiglu", node: "%c", reason: "cost", message: "slower", hint: "", bytes: 4, seconds: 2e-6, kernels: ["c"] },
+      { rule: "swiglu", node: "%c", reason: "cost", message: "slower", hint: "", bytes: 4, seconds: 2e-6, kernels: ["c"], facts: { moves: "4 B" } },
     ],
     boundaries: [gap("a", "b", "no_rule", 1e-6), gap("b", "c", "fan_out", 2e-6), gap("c", "d", "bias_is_a_vector", 3e-6)],
     kernels: [kernel("a", "relu", 1e-6), kernel("b", "linear", 4e-6), kernel("c", "linear", 4e-6), kernel("d", "add", 2e-6)],

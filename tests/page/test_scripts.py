@@ -21,7 +21,7 @@ def write_source(path: Path) -> None:
     path.write_text(text[start : text.index("</script>", start)], encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_unit_tests_of_the_scripts(tmp_path: Path) -> None:
     node = find_node()
     if node is None:

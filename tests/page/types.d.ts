@@ -39,6 +39,7 @@ interface Missed {
   bytes: number;
   seconds: number;
   kernels: string[];
+  facts: Record<string, string>;
 }
 
 interface Boundary {

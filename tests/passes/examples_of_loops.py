@@ -56,7 +56,27 @@ def _outside(x: Value) -> Value:
     return leaf.item(scan_(_first(x), x, v, w, product, body=body, carries=1, scanned=1), 0)
 
 
+def _reduced_inside(x: Value) -> Value:
+    """A function and a sum of a matrix; the shift by a number stays, and so does what is made larger."""
+    table = leaf.input("table", x.dtype[6, 4])
+    types = (_first(x).tensor, x.dtype[3, 4], table.tensor)
+    total, slice_, read = (leaf.argument(i, t) for i, t in enumerate(types))
+    weights = ops.reduce_sum(ops.exp(read), axes=(-2,))
+    body = Subgraph(types, (total + slice_ * ops.expand(ops.unsqueeze(weights, axis=-2), axis=-2, size=3),))
+    return leaf.item(scan_(_first(x), x, table, body=body, carries=1, scanned=1), 0)
+
+
+def _reduced_outside(x: Value) -> Value:
+    table = leaf.input("table", x.dtype[6, 4])
+    weights = ops.reduce_sum(ops.exp(table), axes=(-2,))
+    types = (_first(x).tensor, x.dtype[3, 4], table.tensor, weights.tensor)
+    total, slice_, _, given = (leaf.argument(i, t) for i, t in enumerate(types))
+    body = Subgraph(types, (total + slice_ * ops.expand(ops.unsqueeze(given, axis=-2), axis=-2, size=3),))
+    return leaf.item(scan_(_first(x), x, table, weights, body=body, carries=1, scanned=1), 0)
+
+
 LOOPS: tuple[Example, ...] = (
     Example("unchanged_carry_as_capture", _carried, _captured, shape=(2, 3, 4)),
-    Example("products_before_the_loop", _inside, _outside, shape=(2, 3, 4)),
+    Example("work_before_the_loop", _inside, _outside, shape=(2, 3, 4)),
+    Example("work_before_the_loop", _reduced_inside, _reduced_outside, shape=(2, 3, 4)),
 )

@@ -12,6 +12,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from dovetail import Graph, Value, ops
+from dovetail.derive.laws import feeds_of
 from dovetail.dtypes import f32
 from dovetail.ir import leaf, origin
 from dovetail.ir.dtype import ALL as EVERY
@@ -209,7 +210,7 @@ def test_an_op_of_constants_that_fails_is_left_to_the_run() -> None:
     assert canonical(outside) is outside
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_long_chains() -> None:
     y = x = input("x", f32[2, 3])
     for _ in range(4_000):
@@ -250,3 +251,13 @@ def check_random(graph: Graph, feeds: dict[str, Array], *, exact: bool = False) 
         else:
             assert_close(got[name], array, graph.outputs[name].dtype)
     assert canonicalize(changed) is changed
+
+
+def test_scores_that_are_rounded_before_they_are_widened_stay() -> None:
+    """A cast to f16 and back between scores and mask ended in an add of two dtypes."""
+    q, k, mask = input("q", f32[2, 4, 8, 16]), input("k", f32[2, 4, 16, 8]), input("m", f32[2, 1, 8, 8])
+    for scores in (q @ k, q @ k * 0.5):
+        y = ops.cast(ops.cast(scores, dtype=f16), dtype=f32) + mask
+        graph = Graph.of(y)
+        feeds = feeds_of(graph, 1)
+        np.testing.assert_array_equal(evaluate(canonicalize(graph), feeds)["y"], evaluate(graph, feeds)["y"])

@@ -68,13 +68,14 @@ def convolutions(draw: st.DrawFn) -> Value:
     return ops.tanh(value + param("b", f32[groups * filters, *(1,) * count])) if draw(st.booleans()) else value
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(convolutions())
 def test_any_convolution(value: Value) -> None:
     x = next(v for v in Graph.of(value).values if v.op.name == "input")
     assert all(rank <= 2 for rank in ranks(check(value, static(x))))
 
 
+@pytest.mark.slow
 def test_an_image_of_depth_one_is_planar_with_its_bias_and_activation() -> None:
     y = ops.conv(input("x", f32["n", 3, 1, "h", "w"]), param("w", f32[8, 3, 1, 5, 5]), padding=(0, 2, 2))
     y = ops.relu(y + param("b", f32[8, 1, 1, 1]))
@@ -83,6 +84,7 @@ def test_an_image_of_depth_one_is_planar_with_its_bias_and_activation() -> None:
     assert [k.op for k in kernels if k.phase == "run"] == ["conv_bias_act"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [(3, 1, 1), (1, 3, 3), (3, 3, 3), (1, 1, 1)])
 def test_windows_along_three_axes_of_any_size(window: tuple[int, int, int]) -> None:
     padding = tuple(n // 2 for n in window)
@@ -114,6 +116,7 @@ def test_bias_residual_and_activation_are_in_the_epilogue(
     assert found == ["conv_bias_act"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS)
 def test_steps_after_three_axes_of_any_size(window: tuple[int, int, int]) -> None:
     """A scale for each channel, a number, and an operand that is no view of a vector."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import dovetail
 from dovetail import Graph, Value, ops
@@ -26,6 +27,7 @@ def product() -> tuple[Value, Value, Value]:
     return x, w, x @ w
 
 
+@pytest.mark.slow
 def test_squares_are_summed_where_they_are_read_and_not_written() -> None:
     x, w, y = product()
     squares = ops.reduce_sum(y * y, axes=(-1,))

@@ -201,6 +201,7 @@ def test_an_inner_value_that_others_read_is_written_too() -> None:
     check({"y": quick_gelu(y), "sum": ops.reduce_max(y, axes=(-1,))}, 2)
 
 
+@pytest.mark.slow
 def test_an_inner_value_that_an_operand_needs_stays_apart() -> None:
     y = linear()
     other = ops.cast(ops.cum_sum(y, axis=-1), dtype=f32)
@@ -227,6 +228,7 @@ def test_strict_programs_have_epilogues() -> None:
     check(ops.leaky_relu(linear(), slope=0.1), 1, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -269,6 +271,7 @@ def test_steps_add_their_own_work_to_that_of_attention(causal: bool) -> None:
     assert followed.flops == alone.flops + flops_of(ops.relu(y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [2, 37])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 3)])
 def test_steps_after_attention_of_any_rank_are_its_epilogue(lead: tuple[int, ...], queries: int) -> None:
@@ -421,6 +424,7 @@ def program_kernels(graph: Graph) -> list[str]:
     return [k.name for k in dt.explain(graph).kernels if k.phase == "run"]
 
 
+@pytest.mark.slow
 def test_half_precision_sums_are_kept_in_f32() -> None:
     x, w = input("x", f16[24, 40]), param("w", f16[40, 52])
     check(ops.leaky_relu(x @ w, slope=0.25), 1)

@@ -57,6 +57,7 @@ def test_all_edits_made_again_give_the_very_same_values(model: str, engine: str)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["bert", "llama", "gpt_neox"])
 def test_any_number_of_edits_leaves_a_graph_that_means_the_same(model: str, engine: str) -> None:

@@ -76,6 +76,7 @@ def test_any_transposed_convolution(value: Value) -> None:
     check(value, static(value.operands[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "attrs"),
     [
@@ -95,6 +96,7 @@ def test_usual_ones_of_any_size_are_one_convolution(window: int, attrs: dict[str
     check(value, (1, 8, 1, 1), (2, 8, 5, 9), (1, 8, 16, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f64])
 def test_dtypes(dtype: DType) -> None:
     value = ops.conv_transpose(input("x", dtype[1, 4, 5, 6]), param("w", dtype[4, 3, 4, 4]), strides=2, padding=1)
@@ -123,6 +125,7 @@ USUAL: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "attrs"), USUAL)
 def test_every_kernel_of_it_lists_the_users_nodes(window: int, attrs: dict[str, Any]) -> None:
     y = ops.conv_transpose(input("x", f32[1, 8, 4, 4]), param("w", f32[8, 6, window, window]), **attrs)

@@ -38,6 +38,7 @@ def test_xla_computes_the_same(kind: str, sizes: str) -> None:
             assert np.abs(got - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r", [5, FEW_ROWS + 1])
 def test_a_gpu_computes_the_same(r: int) -> None:
     """Rows of a token gather matrices; more rows meet all of them."""
@@ -54,6 +55,7 @@ def test_a_gpu_computes_the_same(r: int) -> None:
     np.testing.assert_allclose(got, wanted(given, w, last), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda", "xla"])
 def test_outer_products(target: str) -> None:
     on: Any = SIMULATED if target == "cuda" else _xla()

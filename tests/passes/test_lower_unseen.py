@@ -87,6 +87,7 @@ def test_an_attention_whose_scores_tell_is_left_as_it_is(how: str, dtype: DType)
     assert legalize(graph, CPU, lowerings=LOWERINGS).graph.outputs["y"] is graph.outputs["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", LOWERED)
 def test_nothing_of_it_runs_on_the_host(name: str, target: str) -> None:

@@ -78,6 +78,7 @@ def test_each_stage_is_what_its_name_says() -> None:
         judge(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_prints_reads_back_and_can_be_the_entry(stage: StageName) -> None:
     made = lowered(model())

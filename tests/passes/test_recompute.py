@@ -112,6 +112,7 @@ def cost(halves: Halves, saved: set[Value], worth: float) -> float | None:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [0.1, 1, 4, 32, 1000])
 def test_no_other_choice_is_cheaper(moves: float) -> None:
     halves = Halves(feed_forward(), BUILT_IN)

@@ -92,6 +92,7 @@ def test_over_the_limit_a_region_is_cut_and_the_cut_is_reported() -> None:
     assert len(regions_in(mark_regions(Graph.of(value)).graph)) == 1
 
 
+@pytest.mark.slow
 def test_a_region_that_is_cut_is_one_miss_with_the_price_of_every_cut() -> None:
     value = A
     for _ in range(70):

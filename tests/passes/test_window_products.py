@@ -92,6 +92,7 @@ def test_kernels_have_the_numbers() -> None:
     assert not [step for step in program.plan.steps if step.value.op is ops.conv]
 
 
+@pytest.mark.slow
 def test_images_are_cut_where_copies_are_large() -> None:
     x, w = dovetail.input("x", f32[5, 64, 31, 31]), dovetail.input("w", f32[8, 64, 3, 3])
     graph = Graph.of({"y": ops.conv(x, w, padding=1)}, inputs=(x, w))

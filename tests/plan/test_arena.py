@@ -142,6 +142,7 @@ def test_numbers_come_first_and_symbols_behind_them() -> None:
     assert arena.size == 64 * S + 128
 
 
+@pytest.mark.slow
 def test_too_many_different_sizes_to_add_up_are_allocated_alone() -> None:
     sizes: list[Size] = [(4 * symbol(f"n{i}") + 1) * 4 for i in range(300)]
     of = Flow(
@@ -191,6 +192,7 @@ def test_what_no_launch_uses_has_no_slot() -> None:
     assert arena.slots.keys() == {0, 2} and arena.size == arena.peak == 128
 
 
+@pytest.mark.slow
 @given(flows(14), st.data())
 def test_tensors_of_one_launch_are_apart(of: Flow, data: st.DataObject) -> None:
     """And what steps overwrite one by one is as before."""

@@ -60,6 +60,7 @@ def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -
     assert all(slot.offset % 64 == 0 for slot in plan.slots.values())
 
 
+@pytest.mark.slow
 @given(graphs(empty=True), st.data())
 def test_memory_for_launches_that_hold_more_is_right_for_steps_one_by_one(
     drawn: tuple[Graph, dict[str, Any]], data: st.DataObject

@@ -25,6 +25,7 @@ def attended(dtype: DType = f32) -> Value:
     return library.attention(*(split_heads(input(n, dtype[b, s, 24]), 3) for n in "qkv"), scale=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f32, f64])
 def test_heads_are_written_where_they_are_merged(dtype: DType) -> None:
     """By a kernel, and on the host where there is none for a type."""
@@ -61,6 +62,7 @@ def test_what_others_read_too_stays_as_it_is() -> None:
     assert not permuted(Graph.of(ops.permute(ops.neg(value), order=(-2, -3, -1))))
 
 
+@pytest.mark.slow
 def test_a_second_reader_that_moves_the_last_axis_changes_nothing() -> None:
     """The gradient of a weight reads the heads of the forward pass again, transposed: neither copies them."""
     value = attended()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def test_long_lines_are_wrapped_at_spaces_under_their_hang() -> None:
     assert all(row.startswith("    layers.") for row in rows[1:])
 
 
+@pytest.mark.exhaustive
 @given(
     st.lists(st.tuples(st.text(max_size=90), st.sampled_from(["plain", "good", "dim"])), max_size=5),
     st.integers(1, 120),

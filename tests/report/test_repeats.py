@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail import Builder, Value, ops
 from dovetail.dtypes import f32
 from dovetail.runtime.compile import explain
@@ -19,6 +21,7 @@ def chain(layers: int, widths: tuple[int, ...] = (16, 16)) -> Builder:
     return b
 
 
+@pytest.mark.slow
 def test_equal_layers_are_one_block_as_often_as_they_come() -> None:
     report = explain(chain(7).graph(), target="cpu")
     (repeat,) = report.repeats

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.cli.model import graph_of
 from dovetail.report.profile_text import share_text
-from dovetail.report.record import MissedEntry, Node, StoppedEntry
+from dovetail.report.record import MissedEntry, Node, StoppedEntry, facts
 from dovetail.report.report import Report
 from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, time_text
 from dovetail.runtime.compile import explain
@@ -55,6 +55,15 @@ def test_misses_of_one_kind_are_one_line_with_its_price(report: Report) -> None:
         "        hint: pass one mask (gains 2.0 µs)",
         f"MISSED     1 × attention              costs {time_text(total / 100)} (1 %)   at head",
     ]
+
+
+@pytest.mark.slow
+def test_fields_of_a_miss_that_say_so_are_shown_where_all_is_asked_for(report: Report) -> None:
+    alike = [replace(miss(f"layers.{i}.attn", 1e-6), instead="swiglu") for i in range(2)]
+    told = replace(report, missed=tuple(alike))
+    shown = "        moves 128 B, the hint gains 2.0 µs, priced at the miss of swiglu"
+    assert shown in as_text(told, everything=True).split("\n") and shown not in as_text(told)
+    assert list(facts([replace(alike[0], instead="", bytes=0, gain_seconds=0.0)])) == list(facts([])) == []
 
 
 def test_what_matters_less_is_one_line_unless_all_is_asked_for(report: Report) -> None:

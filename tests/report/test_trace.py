@@ -62,6 +62,7 @@ def traced(name: str) -> dict[str, Any]:
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_a_trace_is_well_formed() -> None:
     told = traced("block")
     check_well_formed(told)

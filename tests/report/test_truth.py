@@ -29,6 +29,19 @@ from tests.strategies import graphs
 Drawn = tuple[Graph, dict[str, NDArray[Any]]]
 EXPORTERS = Path(__file__).parents[1] / "data" / "exporters"
 
+
+def test_a_missing_kernel_is_blamed_only_where_the_op_fits() -> None:
+    """No target has a kernel for a whole layer; two products with a relu each are none."""
+    x, w, u = ops_input("x", 64, 128), ops_input("w", 128, 256), ops_input("u", 256, 128)
+    for y, target in ((ops.relu(ops.relu(x @ w) @ u), "cpu"), ((x @ w) * ops_input("s", 64, 256), "cuda")):
+        report = dovetail.explain(Graph.of(y), target=target)
+        assert report.boundaries and all(b.reason != "no_kernel" for b in report.boundaries)
+
+
+def ops_input(name: str, *shape: int) -> Value:
+    return leaf.input(name, f32[shape])
+
+
 LEAKY = """graph g(x: f32[5, 5]) {
   %0 = const f32[] -1.0
   %1 = add(x, x) : f32[5, 5]
@@ -104,6 +117,7 @@ def _cast(b: dovetail.Builder) -> Value:
     return ops.relu(product + b.param("c", f32[128]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "target", "rule", "reason", "words"),
     [
@@ -132,13 +146,13 @@ def _check_no_rule(graph: Graph) -> None:
                 assert pair not in PAIRS, boundary
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(graphs())
 def test_no_rule_is_said_only_where_no_declared_op_has_both(drawn: Drawn) -> None:
     _check_no_rule(drawn[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", ["lstm__ts17__static", "multihead__dynamo18__dynamic", "llama_step__dynamo18__sdpa__dynamic"]
 )
@@ -151,6 +165,7 @@ def test_reports_of_files_of_exporters_are_true(name: str) -> None:
         assert boundary.reason and boundary.message, boundary
 
 
+@pytest.mark.slow
 def test_products_in_another_form_are_told() -> None:
     """A declared op has a product and relu; a product that contracts other axes is one only when it is lowered."""
     builder = dovetail.Builder("g", lines=False)
@@ -163,6 +178,7 @@ def test_products_in_another_form_are_told() -> None:
     assert "has matmul and relu; here they are written as dot and relu" in told
 
 
+@pytest.mark.slow
 def test_a_view_that_is_a_copy_is_told() -> None:
     report = dovetail.explain(dovetail.load(EXPORTERS / "lstm__ts17__static.onnx"), target="cpu")
     ops_of = {k.name: k.op for k in report.kernels}
@@ -183,7 +199,7 @@ def _pairs() -> set[tuple[str, str]]:
 PAIRS = _pairs()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(graphs())
 def test_every_gap_has_one_price_and_misses_have_the_price_of_their_gaps(drawn: Drawn) -> None:
     for engine in ("greedy", "egraph"):
@@ -196,7 +212,7 @@ def test_every_gap_has_one_price_and_misses_have_the_price_of_their_gaps(drawn: 
             assert not (miss.hint and miss.gain_seconds <= 0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(graphs())
 def test_what_is_fused_is_not_missed(drawn: Drawn) -> None:
     for engine in ("greedy", "egraph"):
@@ -274,6 +290,7 @@ def test_what_parameters_alone_decide_is_no_miss() -> None:
         assert not dovetail.explain(builder.graph(), target=target).missed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 128), (1, 1, 128), (1, 1, 1, 128)])
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("batch", [1, 4])

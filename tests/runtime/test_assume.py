@@ -50,6 +50,7 @@ def layers(bias: tuple[int, ...], count: int) -> Value:
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["greedy", "egraph"])
 def test_a_bias_that_is_no_vector_in_every_layer(engine: str) -> None:
     what_if = one(layers((64, 96), 3), "linear", "bias_is_a_vector", engine)
@@ -119,6 +120,7 @@ def test_others_that_read_an_inner_value_read_an_input() -> None:
     assert what_if.remedied is not None and set(what_if.remedied.graph.outputs) == {"y", "sums"}
 
 
+@pytest.mark.slow
 def test_a_convolution_in_f16_with_a_norm() -> None:
     x, w = leaf.input("x", f16[1, 8, 16, 16]), leaf.param("w", f16[8, 8, 3, 3])
     gain, bias, mean, variance = (leaf.param(n, f16[8, 1, 1]) for n in ("gain", "bias", "mean", "variance"))
@@ -130,6 +132,7 @@ def test_a_convolution_in_f16_with_a_norm() -> None:
     assert what_if.remedied.graph.outputs["y"].type == y.type
 
 
+@pytest.mark.slow
 def test_a_pattern_that_fits_but_for_one_op_is_written_as_it_has_it() -> None:
     y = PRODUCT * ops.sigmoid(X @ leaf.param("gate", f32[96, 96]))
     found = [w for w in asked(y).what_ifs if w.kind.reason == "near_miss"]
@@ -150,6 +153,7 @@ def test_a_change_that_the_rest_does_not_take_says_so() -> None:
     assert what_if.refusal.startswith("no automatic remedy: it would be f32[1, 96]")
 
 
+@pytest.mark.slow
 def test_what_was_computed_for_a_new_leaf_still_counts() -> None:
     bias = ops.exp(leaf.input("more", f32[64, 96]))
     what_if = one(ops.relu(PRODUCT + bias), "linear", "bias_is_a_vector")

@@ -23,10 +23,11 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.models import BertShape, LlamaShape, ResnetShape
+from dovetail.progress import listening
 from dovetail.runtime import build_id, cached
 from dovetail.runtime.cached import KIND, program_key, why_not
 from dovetail.runtime.request import make_request
-from dovetail.runtime.source import of_graph
+from dovetail.runtime.source import graph_of, of_graph
 from dovetail.settings import Settings
 from dovetail.targets.cpu import jit
 from dovetail.targets.runtime.building.store import CodeStore, store_of
@@ -153,7 +154,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
         program.report  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
@@ -315,3 +317,185 @@ def test_keys_are_words(folder: str) -> None:
     key = program_key(of_graph(layer(), store(folder)), make_request(cache=folder))
     assert json.loads(key.words) == {"kind": KIND, **key.parts}
     assert all(isinstance(part, str) for part in key.parts.values())
+
+
+def of_open_images(name: str, nodes: list[onnx.NodeProto], weights: Mapping[str, Array]) -> onnx.ModelProto:
+    """A network over images of any number, height and width; the last node's result is the output."""
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "height", "width"])
+    y = onnx.helper.make_tensor_value_info(nodes[-1].output[0], onnx.TensorProto.FLOAT, None)
+    initializers = [onnx.numpy_helper.from_array(array, key) for key, array in weights.items()]
+    graph = onnx.helper.make_graph(nodes, name, [x], [y], initializers)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def filters(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32) * np.float32(0.1)
+
+
+def detector() -> onnx.ModelProto:
+    """Strides, gates by channel, depthwise filters, a map that is enlarged and joined, a transposed convolution."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "stem"], ["a"], pads=[1] * 4, strides=[2, 2]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "deep"], ["c"], pads=[1] * 4, strides=[2, 2], group=16),
+        node("Conv", ["c", "point"], ["d"]),
+        node("HardSwish", ["d"], ["e"]),
+        node("GlobalAveragePool", ["e"], ["mean"]),
+        node("Sigmoid", ["mean"], ["gate"]),
+        node("Mul", ["e", "gate"], ["f"]),
+        node("Conv", ["f", "narrow"], ["g"], pads=[1] * 4),
+        node("ConvTranspose", ["g", "up"], ["h"], strides=[2, 2]),
+        node("Resize", ["f", "", "twice"], ["i"], mode="nearest"),
+        node("Concat", ["h", "i"], ["j"], axis=1),
+        node("Conv", ["j", "last"], ["k"], pads=[1] * 4),
+        node("Sigmoid", ["k"], ["y"]),
+    ]
+    weights = {"stem": filters(16, 3, 3, 3), "deep": filters(16, 1, 3, 3), "point": filters(24, 16, 1, 1)}
+    weights |= {"narrow": filters(8, 24, 3, 3), "up": filters(8, 8, 2, 2), "last": filters(1, 32, 3, 3)}
+    return of_open_images("detector", nodes, weights | {"twice": np.array([1, 1, 2, 2], np.float32)})
+
+
+def recognizer() -> onnx.ModelProto:
+    """Strides that differ by axis, pools, and a sequence along the width."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "stem"], ["a"], pads=[1] * 4, strides=[2, 1]),
+        node("Relu", ["a"], ["b"]),
+        node("MaxPool", ["b"], ["c"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+        node("Conv", ["c", "wide"], ["d"], pads=[2] * 4, strides=[2, 1]),
+        node("Relu", ["d"], ["e"]),
+        node("AveragePool", ["e"], ["f"], kernel_shape=[1, 2], strides=[1, 2]),
+        node("ReduceMean", ["f"], ["g"], axes=[2], keepdims=0),
+        node("Transpose", ["g"], ["h"], perm=[0, 2, 1]),
+        node("MatMul", ["h", "head"], ["i"]),
+        node("Softmax", ["i"], ["y"], axis=-1),
+    ]
+    weights = {"stem": filters(12, 3, 3, 3), "wide": filters(20, 12, 5, 5), "head": filters(20, 30)}
+    return of_open_images("recognizer", nodes, weights)
+
+
+def pyramid() -> onnx.ModelProto:
+    """Halved again and again: each layer's size is a division of the one before."""
+    node = onnx.helper.make_node
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, Array] = {}
+    channels, last = 3, "x"
+    for depth in range(5):
+        weights[f"w{depth}"] = filters(16, channels, 3, 3)
+        nodes += [
+            node("Conv", [last, f"w{depth}"], [f"c{depth}"], pads=[1] * 4, strides=[2, 2]),
+            node("Sigmoid", [f"c{depth}"], [f"s{depth}"]),
+            node("GlobalAveragePool", [f"s{depth}"], [f"g{depth}"]),
+            node("Mul", [f"s{depth}", f"g{depth}"], [f"m{depth}"]),
+        ]
+        channels, last = 16, f"m{depth}"
+    return of_open_images("pyramid", nodes, weights)
+
+
+EXPORTED = Path(__file__).parents[1] / "data" / "exporters"
+NETWORKS: Mapping[str, Callable[[], bytes]] = {
+    "detector": lambda: detector().SerializeToString(),
+    "recognizer": lambda: recognizer().SerializeToString(),
+    "pyramid": lambda: pyramid().SerializeToString(),
+    **{
+        name: (EXPORTED / f"{name}.onnx").read_bytes
+        for name in ("lstm__dynamo18__dynamic", "unet__ts14__dynamic", "qwen3__dynamo18__sdpa__dynamic")
+    },
+}
+"""Models as in the zoo, with open sizes."""
+
+IN_A_PROCESS = """
+import sys
+from pathlib import Path
+import numpy as np
+import dovetail
+from dovetail.runtime import build_id, compile
+from dovetail.targets.runtime.building.store import store_of
+build_id._FILES = "these"  # somebody may be editing them
+def refuse(*_, **__):
+    raise AssertionError("it was to come from the cache")
+files, folder, turn = sys.argv[1:]
+if turn == "second":
+    compile.lower = refuse
+for path in sorted(Path(files).glob("*.onnx")):
+    program = dovetail.compile(path, cache=folder)
+    with np.load(path.with_suffix(".npz")) as feeds:
+        results = program.run(dict(feeds))
+    if turn == "first":
+        np.savez(path.with_suffix(".results.npz"), **results)
+    with np.load(path.with_suffix(".results.npz")) as expected:
+        for output, array in results.items():
+            np.testing.assert_array_equal(array, expected[output], err_msg=path.name)
+status = store_of(dovetail.programs.Settings(cache=folder)).status()
+assert not status.unread, status
+assert turn == "first" or not status.misses, status
+"""
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_read_by_a_second_process(folder: str, tmp_path: Path) -> None:
+    """Of models with open sizes, nothing is compiled again: plans, tiles with long sizes, and all code come back."""
+    for name, content in NETWORKS.items():
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(content())
+        np.savez(path.with_suffix(".npz"), **arrays_of_inputs(graph_of(path)))
+    for turn in ("first", "second"):
+        command = [sys.executable, "-c", IN_A_PROCESS, str(tmp_path), folder, turn]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert not done.returncode, f"the {turn} process: {done.stderr}"
+        assert programs(folder) == len(NETWORKS)
+        CodeStore(Path(folder), 1 << 30).path.joinpath("counts").unlink(missing_ok=True)
+
+
+def arrays_of_inputs(graph: Graph) -> dict[str, Array]:
+    """Inputs of a model with open sizes, which are 40 for images and 3 elsewhere."""
+    rng = np.random.default_rng(1)
+    sizes = {"height": 40, "width": 56}
+    found: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = [s if isinstance(s, int) else sizes.get(str(s), 3) for s in value.shape]
+        integral = value.dtype.kind in ("int", "uint", "bool")
+        array = rng.integers(0, 2, shape) if integral else rng.standard_normal(shape)
+        found[str(value.attrs["name"])] = array.astype(value.dtype.numpy)
+    return found
+
+
+def test_a_program_that_cannot_be_read_is_told(folder: str) -> None:
+    """Nobody has to measure that every process compiles: the store says so, and whoever listens hears it."""
+    heard: list[str] = []
+
+    class Listener:
+        def began(self, phase: str, *, still: bool) -> None: ...
+        def reached(self, item: str, number: int, of: int, done: float) -> None: ...
+        def ended(self) -> None: ...
+        def noticed(self, words: str) -> None:
+            heard.append(words)
+
+    dovetail.compile(layer(), cache=folder)
+    key = program_key(of_graph(layer(), store(folder)), make_request(cache=folder))
+    whole = store(folder).get(key)
+    assert whole is not None
+    store(folder).put(key, whole[:-9] + b"x" * 9 if len(whole) < 64 else whole[:64])
+    with listening(Listener()):
+        dovetail.compile(layer(), cache=folder)
+    assert len(heard) == 1 and "cannot be read back" in heard[0]
+    assert list(store(folder).status().unread) == [key.name]
+    with listening(Listener()):
+        dovetail.compile(layer(), cache=folder)
+    assert len(heard) == 1 and not store(folder).status().unread, "it was written again, and read"
+
+
+def test_a_program_that_cannot_be_kept_is_told(folder: str) -> None:
+    small = CodeStore(Path(folder), 2048)
+    request, source = make_request(cache=folder), of_graph(layer(), small)
+    key = program_key(source, request)
+    plan = dovetail.compile(layer(), cache="off").plan
+    made = cached.CachedProgram(plan, request.target.compile(plan, request.settings))
+    cached.keep(made, key, request, small)
+    assert not small.has(key) and "bytes" in small.refusal(key)
+    serializer = request.target.serializer
+    assert serializer is not None
+    nothing = replace(request, target=replace(request.target, serializer=replace(serializer, to_bytes=lambda _: None)))
+    cached.keep(made, key, nothing, small)
+    assert "cannot be stored" in small.refusal(key)

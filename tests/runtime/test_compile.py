@@ -74,7 +74,7 @@ def test_models_are_planned_for_cuda_and_say_that_they_cannot_run(model: str) ->
             program.bind(random_weights(graph)).run(feeds)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_program_serves_every_size_and_each_has_its_own_report() -> None:
     graph = llama(SMALL_LLAMA, batch=1)
     weights = random_weights(graph)

@@ -39,7 +39,7 @@ def host(flops: float, bytes: float, launch: float) -> Target:
 HOSTS = (host(2e10, 6e9, 5e-7), host(6e10, 1.5e10, 1.5e-6), host(3e11, 2e10, 2e-6), host(1e12, 8e10, 4e-6))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("layers", "sizes"),
     [
@@ -58,7 +58,7 @@ def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int],
         assert lock_of(outline_of(reports[0])).broken(outline_of(report)) == ()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(
     graphs(),
     st.tuples(st.floats(1e9, 1e13), st.floats(1e9, 1e12), st.floats(1e-8, 1e-4)),

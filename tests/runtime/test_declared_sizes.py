@@ -230,6 +230,7 @@ def test_a_declared_parameter_is_verified() -> None:
             verify(replace(graph, declared=(*graph.declared, wrong)))  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 @given(drawn=strategies.graphs(symbolic=True))
 def test_every_symbol_is_bound_where_every_leaf_is_rewritten_away(
     drawn: tuple[Graph, Mapping[str, Array]],

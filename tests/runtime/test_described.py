@@ -60,7 +60,7 @@ def test_without_a_cache_every_program_builds_it() -> None:
     assert scaled.built == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("field", ["rope.freq_base", "attention.layer_norm_rms_epsilon"])
 def test_models_that_differ_in_a_number_do_not_share_programs(field: str, tmp_path: Path) -> None:
     """Their files have the same tensors: what their graphs have in them is the difference."""

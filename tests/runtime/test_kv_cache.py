@@ -90,6 +90,7 @@ def test_tokens_are_those_of_caches_that_grow(by: str, target: str) -> None:
     assert all(np.isnan(cache[:, TOKENS:]).all() for cache in caches.values()), "nothing else was written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["scatter_elements", "scatter_nd"])
 def test_no_cache_is_copied_or_held_twice(by: str) -> None:
     """By the plan and by the report: bytes of a run do not grow with the room of the caches."""

@@ -14,7 +14,7 @@ from dovetail.ir import origin
 from dovetail.ir.rewrite import Replacement, replace_roots
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 def test_a_long_chain_compiles_and_runs(count: int) -> None:
     b = Builder("g")

@@ -307,6 +307,7 @@ def test_sizes_that_depend_on_data_need_no_specialisation() -> None:
     assert compiler.asked == [{"s": 3}]
 
 
+@pytest.mark.slow
 def test_several_threads_at_once() -> None:
     compiler = Compiler(Graph.of(ops.tanh(X @ JOINED) * 2.0))
     w, v = numbers(4, 2), numbers(4, 2)

@@ -93,6 +93,7 @@ def test_a_bound_fails_the_compilation() -> None:
         dovetail.compile(network(W), quantize=Quantize("int4", fail_above=0.01), cache="off")
 
 
+@pytest.mark.slow
 def test_a_matrix_of_zeros_is_zeros() -> None:
     zero = {**W, "second": np.zeros_like(W["second"])}
     for kind in ("int8", "int4"):

@@ -10,9 +10,9 @@ import pytest
 
 from dovetail import Graph, Value, ops
 from dovetail.declare import fused_op
-from dovetail.dtypes import f32
+from dovetail.dtypes import DType, bf16, f16, f32, f64
 from dovetail.errors import OptionError
-from dovetail.ir.leaf import constant, input
+from dovetail.ir.leaf import constant, input, param
 from dovetail.models import BertShape, LlamaShape, ResnetShape, bert, llama, llama_step, resnet, unet
 from dovetail.passes import pipeline
 from dovetail.passes.canonical.rule import Rule, rule
@@ -39,6 +39,7 @@ def verified(graph: Graph, **options: Any) -> Verification:
     return verify_compilation(compilation(graph, make_request(**options), history=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["greedy", "egraph"])
 @pytest.mark.parametrize("model", MODELS)
 def test_built_in_models_hold(model: str, engine: str) -> None:
@@ -175,6 +176,7 @@ def test_bisecting_takes_what_runs_the_graph() -> None:
     assert bisect(history, run, {n: a + 9 for n, a in wanted.items()}, 1e-3).culprit is None, "wrong from the start"
 
 
+@pytest.mark.slow
 def test_a_compilation_without_history_cannot_be_verified() -> None:
     with pytest.raises(OptionError, match="without its history"):
         verify_compilation(compilation(MODELS["unet"], make_request()))
@@ -185,3 +187,27 @@ def test_sizes_that_nothing_tells_are_drawn_so_that_all_constraints_hold() -> No
     graph = Graph.of(ops.split(x, axis=-1, parts=16))
     sizes = small_sizes(graph, {"a": 7})
     assert sizes["a"] == 7 and sizes["b"] % 16 == 0
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
+@pytest.mark.parametrize("count", [4, 5, 7, 33])
+def test_a_sum_times_one_over_its_count_is_a_mean(dtype: DType, count: int) -> None:
+    """The factor is rounded to the dtype, and the rule stands for the count that it is meant for."""
+    x = input("x", dtype[3, count])
+    for y in (ops.reduce_sum(x, axes=(-1,)) * (1 / count), ops.reduce_sum(x, axes=(-1,)) / float(count)):
+        found = verified(Graph.of(y))
+        assert found.holds, [(w.made.edit.rule, w.deviation) for w in found.wrong]
+        assert "sum_over_count" in {r.rule for r in found.rules}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1, 16), (16, 1), (2, 7)])
+@pytest.mark.parametrize("channels", [(2, 1), (3, 8), (16, 16)])
+def test_convolutions_over_one_pixel_hold(shape: tuple[int, int], channels: tuple[int, int]) -> None:
+    """A convolution along fewer axes may sum in another order, so that strict programs keep the axes."""
+    x, w = input("x", f32[2, channels[0], *shape]), param("w", f32[channels[1], channels[0], 3, 3])
+    graph = Graph.of(ops.relu(ops.conv(x, w, padding=(1, 1, 1, 1))))
+    found = verified(graph)
+    assert found.holds, [(w.made.edit.rule, w.deviation) for w in found.wrong]
+    strict = verified(graph, strict=True)
+    assert strict.holds and "without_axes_of_one_pixel" not in {r.rule for r in strict.rules}

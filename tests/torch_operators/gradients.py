@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 import dovetail
 from dovetail.errors import DovetailError, GradientError
 from dovetail.frontends.torch.importing.importer import Import
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.train.losses import total
@@ -180,7 +180,7 @@ def _by_torch(sample: Sample) -> Wanted | None:
 
 
 def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: range) -> list[Any]:
-    graph = Import(traced.part([index]), BY_NAME).graph()
+    graph = Import(traced.part([index]), REGISTRY.by_name).graph()
     floats = [v for v in graph.outputs.values() if v.dtype.name == "f64"]
     if any(not v.tensor.is_static for v in floats):
         raise GradientError("data decides the sizes of a result")

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from dovetail.frontends.torch.rules import ALL
+from dovetail.frontends.torch.rules import REGISTRY
 from tests.torch_operators.samples import Judged
 
 AOT_EAGER = 2268
@@ -69,11 +69,11 @@ def as_page(rows: list[Judged], *, earlier: int = 0) -> str:
         by_op.setdefault(row.op, []).append(row)
     lines += ["", f"| operator | {' | '.join(kinds)} | others |", f"|---|{'---|' * len(kinds)}---|"]
     lines += [_row(op, mine, kinds) for op, mine in by_op.items()]
-    lines += ["", f"## Rules ({len(ALL)})", "", "Operators without a rule are decomposed by torch.", ""]
+    lines += ["", f"## Rules ({len(REGISTRY.all())})", "", "Operators without a rule are decomposed by torch.", ""]
     lines += ["| operator | computes |", "|---|---|"]
     lines += [
         f"| `{rule.op.removeprefix('aten.')}` | {rule.doc.replace('|', chr(92) + '|')} |"
-        for rule in sorted(ALL, key=lambda r: r.op)
+        for rule in sorted(REGISTRY.all(), key=lambda r: r.op)
     ]
     return "\n".join([*lines, ""])
 

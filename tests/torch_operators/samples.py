@@ -26,7 +26,7 @@ from dovetail.frontends.torch.importing.importer import Import
 from dovetail.frontends.torch.reading.capture import captured, decomposed
 from dovetail.frontends.torch.reading.program import read_program
 from dovetail.frontends.torch.reading.tensors import array_of, tensor_of
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir.dim import Dim
 from tests.torch_operators.comparing import SIGNS, TOLERANCES, differs, first_line, no_farther, signed, widened
 
@@ -233,7 +233,7 @@ class Traced:
         module = Sampled(samples).eval()
         self.tensors = module.tensors()
         program, _ = captured(module, self.tensors, {}, None)
-        lowered = decomposed(program, BY_NAME)
+        lowered = decomposed(program, REGISTRY.by_name)
         self.exported = read_program(lowered)
         kept = [o for o in self.exported.outputs if not o.mutates]
         self.outputs: list[list[Output]] = []
@@ -259,7 +259,7 @@ class Traced:
 
     def _refused(self, index: int) -> str | None:
         try:
-            Import(self.part([index]), BY_NAME).graph()
+            Import(self.part([index]), REGISTRY.by_name).graph()
         except DovetailError as error:
             return None if isinstance(error, GraphError) and "has no outputs" in str(error) else first_line(error)
         return None
@@ -285,7 +285,7 @@ class Traced:
         found: dict[str, Any] = {}
         types: dict[str, Any] = {}
         if any(isinstance(o.value, Ref) for o in part.outputs):
-            graph = Import(part, BY_NAME).graph()
+            graph = Import(part, REGISTRY.by_name).graph()
             types = {name: value.dtype for name, value in graph.outputs.items()}
             arrays = {v.attrs["name"]: self.arrays[v.attrs["name"]] for v in graph.inputs}
             found = dict(dovetail.compile(graph).run(arrays))

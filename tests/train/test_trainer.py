@@ -201,8 +201,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Trainer(classifier(), "cross_entropy").fit(batches(1), every=0)
     trainer = Trainer(classifier(), "cross_entropy")
     (batch,) = batches(1)
-    with pytest.raises(BindError, match="the batch has w0, which nothing reads"):
-        trainer.step({**batch, "w0": np.zeros((8, 16), np.float32)})
+    for name in ("w0", "train.lr"):
+        for call in (trainer.step, trainer.evaluate):
+            with pytest.raises(BindError, match=f"{name} belongs to the trainer") as caught:
+                call({**batch, name: np.zeros((8, 16), np.float32)})
+            assert "pass what the model reads, and labels" in caught.value.hint
     with pytest.raises(GradientError, match="step 1 has the loss nan"):
         trainer.step({**batch, "x": np.full((32, 8), np.nan, np.float32)})
     trainer.save(tmp_path / "a.safetensors")
@@ -284,7 +287,7 @@ def test_batches_are_dicts_or_lists_in_the_order_of_the_inputs() -> None:
     assert set(trainer.evaluate((x, y))) == {"y", "loss"}
     wrong: list[tuple[Any, str]] = [
         ({"X": x, "labels": y}, "has X, which nothing reads and lacks x"),
-        ({"x": x, "labels": y, "w": x}, "has w, which nothing reads"),
+        ({"x": x, "labels": y, "w": x}, "the batch has w, and w belongs to the trainer"),
         ([x], "a batch of 1 arrays"),
         (7, "a int for a batch"),
     ]

@@ -17,6 +17,7 @@ from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
+from dovetail.nearest import suggestion
 
 MODEL, INPUTS, FIXED, WEIGHTS, SHAPE = "model.onnx", "inputs.npz", "fixed.npz", "weights.npz", "shape.json"
 NETWORK = "network.txt"
@@ -78,11 +79,10 @@ def case_of(name: str, sizes: Mapping[str, int], folder: Path) -> Case:
         library: Any = onnx
         save_arrays(folder / INPUTS, feeds_for(library.load(str(path), load_external_data=False), sizes))
         return Case(path.stem, path.resolve(), folder)
-    raise OptionError(
-        f"there is no workload {name!r}",
-        hint=f"there are {', '.join((*WORKLOADS, *MODULES))}; "
-        f"else name an ONNX file, or a folder with {MODEL} and {INPUTS}",
-    )
+    named = (*WORKLOADS, *MODULES)
+    listed = f"there are {', '.join(named)}; else name an ONNX file, or a folder with {MODEL} and {INPUTS}"
+    hint = "check the path" if path.suffix == ".onnx" else suggestion(name, named, listed)
+    raise OptionError(f"there is no workload {name!r}", hint=hint)
 
 
 def written(name: str, workload: Workload, folder: Path) -> Case:

@@ -21,6 +21,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.nearest import suggestion
 from dovetail.runtime.compile import compile
 from dovetail.targets import Target
 
@@ -249,8 +250,10 @@ def chosen(names: str | None) -> tuple[Peer, ...]:
     selected = [name.strip() for name in names.split(",") if name.strip()]
     for name in selected:
         if name not in EVERY or name == OURS.name:
-            listed = ", ".join(peer.name for peer in PEERS)
-            raise OptionError(f"there is no peer {name!r}", hint=f"there are {listed}")
+            listed = [peer.name for peer in PEERS]
+            raise OptionError(
+                f"there is no peer {name!r}", hint=suggestion(name, listed, f"there are {', '.join(listed)}")
+            )
     return tuple(EVERY[name] for name in dict.fromkeys(selected))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli import place
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
-from dovetail.cli.options import JSON, SIZE, numbers
+from dovetail.cli.options import JSON, SIZE, sizes_of
 from dovetail.cli.progress import tell
 from dovetail.errors import CheckError, DovetailError, LoadError, OptionError
 from dovetail.progress import phase
@@ -83,7 +83,7 @@ def _measured(
     from dovetail.bench.measure import bench
     from dovetail.bench.workloads import MODULES, WORKLOADS
 
-    sizes = numbers("--size", args.size)
+    sizes = sizes_of(args)
     asked = args.workload or [ALL]
     modules = MODULES if all(map(find_spec, ("torch", "transformers"))) else ()
     names = dict.fromkeys(name for given in asked for name in ((*WORKLOADS, *modules) if given == ALL else (given,)))

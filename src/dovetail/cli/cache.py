@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import ENGINE, FIXED, JSON, MODEL, SIZE, TARGET, WITHOUT, asked_graph, ways
 from dovetail.errors import LoadError, OptionError
-from dovetail.runtime.cached import KIND, program_key, why_not
+from dovetail.runtime.cached import KIND, program_key, unreadable, why_not
 from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
 from dovetail.settings import settings_of
@@ -72,9 +72,12 @@ def why(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"model": args.model, "kept": not reason, "reason": reason}
     if reason or store is None:
         return found
-    key = program_key(of_graph(asked_graph(args), store), request)
+    source = of_graph(asked_graph(args), store)
+    key = program_key(source, request)
     present = store.has(key)
+    refusal = unreadable(source, key, request, store) if present else store.refusal(key)
     found |= {"present": present, "entry": key.name, "key": dict(key.parts), "problem": store.problem}
+    found["refusal"] = refusal
     return found | {"differs": [] if present else nearest(store, key)}
 
 
@@ -103,7 +106,9 @@ def _status_text(found: Mapping[str, Any]) -> str:
         f"found    {found['hits']:,} of {found['hits'] + found['misses']:,} that were asked for",
         f"written  {found['written']:,}",
     ]
-    return "\n".join([*lines, *([f"problem  {found['problem']}"] if found["problem"] else [])])
+    problems = [found["problem"]] if found["problem"] else []
+    problems += [f"{entry} could not be kept or read back: {why}" for entry, why in sorted(found["unread"].items())]
+    return "\n".join([*lines, *[f"problem  {problem}" for problem in problems]])
 
 
 def _why_text(found: Mapping[str, Any]) -> str:
@@ -112,6 +117,11 @@ def _why_text(found: Mapping[str, Any]) -> str:
         return f"{model} is compiled in every process: {found['reason']}"
     if found["problem"]:
         return f"{model} is compiled in every process: {found['problem']}"
+    if found["refusal"]:
+        where = (
+            f"is in the cache, as {found['entry']}, and cannot be read back" if found["present"] else "cannot be kept"
+        )
+        return f"{model} {where}, so every process compiles it: {found['refusal']}"
     if found["present"]:
         return f"{model} is in the cache, as {found['entry']}"
     if found["differs"] is None:

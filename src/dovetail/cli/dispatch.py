@@ -42,7 +42,7 @@ from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.nearest import nearest
 from dovetail.renamed import REMOVED_IN
-from dovetail.runtime.hosts.worker import Reporter
+from dovetail.runtime.hosts import Reporter
 from dovetail.sanitize import sanitize, visible
 from dovetail.version import __version__
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from dovetail.cli.arrays import Given
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import SEED, WHERE_MEASURED, measured_inputs
-from dovetail.cli.options import COMPILING, HTML, JSON, PRECISION, QUANTIZE, asked_graph, numbers, ways
+from dovetail.cli.options import COMPILING, GATES, HTML, JSON, PRECISION, QUANTIZE, asked_graph, numbers, ways
 from dovetail.cli.progress import tell
 from dovetail.cli.run import feeds_of
 from dovetail.cli.terminal import look_of
@@ -90,15 +90,7 @@ COMMAND = Command(
         Argument("--measure", "run it too, and show measured next to predicted time", _SWITCH, group="measuring"),
         *WHERE_MEASURED,
         HTML,
-        Argument(
-            "--require",
-            "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",
-            {"metavar": "RULE=COUNT", "action": "append", "default": []},
-            group="gates",
-        ),
-        Argument(
-            "--require-clean", "fail if any fusion was missed for another reason than cost", _SWITCH, group="gates"
-        ),
+        *GATES,
     ),
     run,
 )

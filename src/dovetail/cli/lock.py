@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.cli import place as placing
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.model import is_built_in
+from dovetail.cli.model import is_built_in, is_missing
 from dovetail.cli.options import COMPILING, JSON, asked_graph, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.report.atomic_write import write_atomically
@@ -24,6 +24,8 @@ def lock(args: argparse.Namespace) -> Answer:
 
 
 def check(args: argparse.Namespace) -> Answer:
+    if is_missing(args.model):
+        asked_graph(args)  # refuses it, before its lock is missed
     place = _place(args)
     wanted = _read(place)
     found = outline_of(compiled(args).report())

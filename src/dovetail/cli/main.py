@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dovetail.process import claim
 
 if TYPE_CHECKING:
-    from dovetail.runtime.hosts.worker import Reporter
+    from dovetail.runtime.hosts import Reporter
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""

@@ -33,6 +33,11 @@ def is_onnx(model: str) -> bool:
     return model.partition(":")[0] not in BUILDERS and Path(model).suffix == ".onnx"
 
 
+def is_missing(model: str) -> bool:
+    """Whether MODEL is neither a built-in one nor a file."""
+    return model.partition(":")[0] not in BUILDERS and not _exists(model)
+
+
 def is_built_in(model: str) -> bool:
     """Whether MODEL is a built-in one, or a name without a file."""
     name = model.partition(":")[0]

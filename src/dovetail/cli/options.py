@@ -73,6 +73,20 @@ JSON = Argument(
     "--json", "print data for programs instead of text for people", {"action": "store_true"}, group="output"
 )
 
+GATES = (
+    Argument(
+        "--require",
+        "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",
+        {"metavar": "RULE=COUNT", "action": "append", "default": []},
+        group="gates",
+    ),
+    Argument(
+        "--require-clean",
+        "fail if any fusion was missed for another reason than cost",
+        {"action": "store_true"},
+        group="gates",
+    ),
+)
 COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
 _SEED = 0
 
@@ -111,13 +125,22 @@ def with_weights(graph: Graph) -> Graph:
 
 
 def _sized_graph(args: argparse.Namespace, *, train: bool) -> Graph:
-    sizes = numbers("--size", args.size)
+    sizes = sizes_of(args)
     fixed = named_arrays("--fixed", args.fixed)
     if is_onnx(args.model):
         # An ONNX model may branch on sizes, so that it has to know them while it is read.
         return graph_of(args.model, {**sizes, **fixed}, train=train)
     graph = graph_of(args.model, fixed)
     return specialize(graph, sizes, partial=True) if sizes else graph
+
+
+def sizes_of(args: argparse.Namespace) -> dict[str, int]:
+    """The numbers of symbolic sizes by their names."""
+    sizes = numbers("--size", args.size)
+    for name, number in sizes.items():
+        if number == 0:
+            raise OptionError(f"--size {name}=0", hint=f"write an integer from 1 on, as in --size {name}=1")
+    return sizes
 
 
 def numbers(flag: str, given: Iterable[str], *, alone: int | None = None) -> dict[str, int]:

@@ -26,7 +26,7 @@ with `--json` nothing. Names of a model are shown with control characters spelle
 | 2 | an operator, a type or a target that there is not |
 | 3 | a graph that does not verify, or a rule that is wrong on a model (`verify`) |
 | 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |
-| 5 | a check: results differ from those of another runtime (`run --check`), or of the graph as written (`verify`) |
+| 5 | a check (`run --check`, `verify`): results differ from another runtime or the graph, and float64 is elsewhere |
 | 130 | interrupted by Ctrl-C |
 """
 

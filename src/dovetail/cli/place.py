@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.options import FIXED, HTML, JSON, MODEL, QUANTIZE, SIZE, asked_graph, numbers
+from dovetail.cli.options import FIXED, GATES, HTML, JSON, MODEL, QUANTIZE, SIZE, asked_graph, numbers
 from dovetail.cli.progress import tell
 from dovetail.errors import GateError, OptionError
 from dovetail.ir.graph import Graph
@@ -17,6 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.passes.specialize import specialize
 from dovetail.report.lock import is_lock, read_lock
+from dovetail.runtime.compile import check_gates, compilation, make_request
 from dovetail.targets.runtime.arrays.feeds import named_leaf
 from dovetail.targets.xla.presets import AUTO, PRESETS
 from dovetail.train.losses import LOSSES
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
         from dovetail.runtime.page import write_report
 
         tell(f"the page is {write_report(graph, args.html, target='xla', placement=found)}")
-    failure = _gate(found, args.require_collectives)
+    failure = _gate(found, args.require_collectives) or _fusion_gate(graph, args)
     return Answer(text) if failure is None else Answer(text, failure)
 
 
@@ -152,6 +153,19 @@ def _gate(found: Explained, required: list[str]) -> GateError | None:
     return GateError("; ".join(missing), hint="the report says why each is there, and its hints what would change it")
 
 
+def _fusion_gate(graph: Graph, args: argparse.Namespace) -> GateError | None:
+    """The gates of `explain`, for the program that the mesh runs."""
+    require = numbers("--require", args.require, alone=1)
+    if not require and not args.require_clean:
+        return None
+    made = compilation(graph, make_request(target="xla", require=require))
+    try:
+        check_gates(made.report(), require, args.require_clean)
+    except GateError as failure:
+        return failure
+    return None
+
+
 COMMAND = Command(
     "place",
     "Say which collectives a placement on a mesh of devices causes, why, and what they cost; needs JAX, no devices.",
@@ -181,6 +195,7 @@ COMMAND = Command(
         QUANTIZE,
         HTML,
         JSON,
+        *GATES,
     ),
     run,
 )

@@ -79,6 +79,12 @@ class Drawing:
             if not self._phases:
                 self.clear()
 
+    def noticed(self, words: str) -> None:
+        with self._lock:
+            self.clear()
+            _write(self.stream, f"dovetail: {visible(words)}\n")
+            self.redraw()
+
     def tick(self) -> None:
         """Time has passed. What is measured is not disturbed."""
         with self._lock:
@@ -134,6 +140,9 @@ class Log:
         seconds = self.clock() - began
         if not self._began and seconds >= SHORT:
             _write(self.stream, f"dovetail: {phase} took {seconds_text(seconds)}\n")
+
+    def noticed(self, words: str) -> None:
+        _write(self.stream, f"dovetail: {visible(words)}\n")
 
     def clear(self) -> None:
         """Lines of a log stay."""

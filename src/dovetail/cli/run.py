@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,13 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
+from dovetail.runtime.arbiter import Judgement, judged
 from dovetail.runtime.compile import compile
 from dovetail.runtime.deviation import difference, tolerance_of
 from dovetail.runtime.random_inputs import random_array
 from dovetail.targets.runtime.arrays.feeds import named_leaf
 
+OURS = "dovetail"
 _SHOWN = 6
 
 
@@ -42,10 +44,23 @@ class Difference:
     largest: float
     """The largest difference, relative to the largest value of the other; infinite where shapes or types differ."""
     tolerance: float
+    judgement: Judgement | None = None
+    """What float64 says, where the two differ and NumPy can compute the model."""
+    asked: bool = False
+    """Whether the tolerance is the user's own, which rounding does not widen."""
+
+    @property
+    def differs(self) -> bool:
+        return not self.largest <= self.tolerance
+
+    def is_right(self, name: str) -> bool:
+        """Whether one side is as near to float64 as it may be; neither is without a judge."""
+        tolerance = self.tolerance if self.asked else None
+        return self.judgement is not None and self.judgement.is_right(name, tolerance, self.tolerance)
 
     @property
     def holds(self) -> bool:
-        return self.largest <= self.tolerance
+        return not self.differs or self.is_right(OURS)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -56,6 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise OptionError(f"--random {args.random}", hint="a seed is a whole number from 0 on")
     if hosts.is_asked(args):
         return hosts.supervised(args)
+    hosts.meet(args)
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
@@ -66,12 +82,8 @@ def run(args: argparse.Namespace) -> Answer:
     outputs = program.run(program.undonated(feeds))
     seconds = time.perf_counter() - started
     saved = save_arrays(args.output, outputs) if args.output is not None and hosts.is_first(args) else ""
-    differences = compared(args, feeds, outputs) if args.check is not None else []
-    wrong = [d for d in differences if not d.holds]
-    failure = None
-    if wrong:
-        listed = ", ".join(f"{d.output} by {d.largest:.3g} (tolerance {d.tolerance:g})" for d in wrong)
-        failure = CheckError(f"outputs differ from {args.check}: {listed}", hint="--tolerance says how far they may")
+    differences = compared(args, graph, feeds, params or {}, outputs) if args.check is not None else []
+    failure = failure_of(differences, args.check)
     if args.json:
         return Answer(json.dumps(as_dict(outputs, differences, seconds), indent=2), failure)
     return Answer(as_text(outputs, differences, seconds, args.check, saved), failure)
@@ -120,20 +132,60 @@ def _input_of(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.
     return random_array(value, sizes, rng)
 
 
-def compared(args: argparse.Namespace, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Difference]:
-    """Each output beside the peer's."""
+def compared(
+    args: argparse.Namespace,
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    params: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+) -> list[Difference]:
+    """Each output beside the peer's; where they differ, both beside float64."""
     peer = Peer(args.model)
     fixed = {n: np.asarray(a, peer.dtypes.get(n)) for n, a in named_arrays("--fixed", args.fixed).items()}
-    wanted = peer.run({**fixed, **feeds})
-    return [
+    theirs = peer.run({**fixed, **feeds})
+    found = [
         Difference(
             name,
-            difference(got, wanted[name]),
-            tolerance_of(of_numpy(got.dtype)) if args.tolerance is None else args.tolerance,
+            difference(ours, theirs[name]),
+            tolerance_of(of_numpy(ours.dtype)) if args.tolerance is None else args.tolerance,
+            asked=args.tolerance is not None,
         )
-        for name, got in outputs.items()
-        if name in wanted
+        for name, ours in outputs.items()
+        if name in theirs
     ]
+    apart = [d.output for d in found if d.differs]
+    if not apart:
+        return found
+    said = judged(graph, feeds, params, {OURS: outputs, args.check: theirs}, apart)
+    return [replace(d, judgement=said.get(d.output)) for d in found]
+
+
+def failure_of(differences: list[Difference], check: str) -> CheckError | None:
+    """The outputs that are off, by whom and how far."""
+    wrong = [d for d in differences if not d.holds]
+    if not wrong:
+        return None
+    listed: list[str] = []
+    for d in wrong:
+        told = f"{d.output} by {d.largest:.3g} (tolerance {d.tolerance:g})"
+        listed.append(told if d.judgement is None else f"{told}; {d.judgement.words}")
+    if all(d.judgement is None for d in wrong):
+        hint = "NumPy cannot compute the model to judge them; --tolerance says how far they may be apart"
+    else:
+        hint = "dovetail verify checks each rule on the model, dovetail bisect finds the one that moves an output"
+    return CheckError("\n".join([f"outputs differ from {check}:", *(f"  {line}" for line in listed)]), hint=hint)
+
+
+def _verdict(d: Difference, check: str) -> list[str]:
+    """Whether an output is that of the other runtime, and who is off where it is not."""
+    apart = f"{d.largest:.3g} apart (tolerance {d.tolerance:g})"
+    if not d.differs:
+        return [f"{d.output}: as {check}: {apart}"]
+    if d.judgement is None:
+        return [f"{d.output}: NOT as {check}: {apart}"]
+    off = [name for name in (OURS, check) if not d.is_right(name)]
+    who = f"{' and '.join(off)} {'are' if len(off) > 1 else 'is'} off" if off else "both are right within rounding"
+    return [f"{d.output}: NOT as {check}: {apart}; {who}", f"  {d.judgement.words}"]
 
 
 def _spelled(array: Array) -> str:
@@ -152,8 +204,7 @@ def as_text(
         lines.append(f"  {first}{', …' if array.size > _SHOWN else ''}" if array.size else "  empty")
     lines.append(f"run in {seconds * 1e3:.1f} ms")
     for d in differences:
-        verdict = "as" if d.holds else "NOT as"
-        lines.append(f"{d.output}: {verdict} {check}: {d.largest:.3g} apart (tolerance {d.tolerance:g})")
+        lines += _verdict(d, check or "")
     return "\n".join([*lines, *([f"written to {saved}"] if saved else [])])
 
 
@@ -177,8 +228,27 @@ def as_dict(outputs: Mapping[str, Array], differences: list[Difference], seconds
             for name, array in outputs.items()
         ],
         "seconds": seconds,
-        "check": [{**asdict(d), "largest": min(d.largest, 1e308), "holds": d.holds} for d in differences],
+        "check": [_difference_dict(d) for d in differences],
     }
+
+
+def _difference_dict(d: Difference) -> dict[str, Any]:
+    """A difference as plain data; `judged` is there where float64 was asked."""
+    found: dict[str, Any] = {
+        "output": d.output,
+        "largest": min(d.largest, 1e308),
+        "tolerance": d.tolerance,
+        "holds": d.holds,
+    }
+    if d.judgement is not None:
+        judge = d.judgement
+        found["judged"] = {
+            "distances": {name: min(distance, 1e308) for name, distance in judge.distances.items()},
+            "right": [name for name in judge.distances if d.is_right(name)],
+            "amplification": min(judge.amplification.factor, 1e308),
+            "explained": min(judge.amplification.explained, 1e308),
+        }
+    return found
 
 
 COMMAND = Command(
@@ -203,11 +273,14 @@ COMMAND = Command(
         Argument(
             "--check",
             "compare with another runtime; relative to the largest value of an output, floats may differ by 1e-4, "
-            "f16 1e-2, bf16 5e-2, and integers not at all",
+            "f16 1e-2, bf16 5e-2, and integers not at all; where they do, float64 says which of the two is off",
             {"choices": ("onnxruntime",)},
         ),
         Argument(
-            "--tolerance", "how far outputs may differ instead", {"metavar": "NUMBER", "type": float}, needs="--check"
+            "--tolerance",
+            "how far outputs may differ instead, from the other runtime or from float64",
+            {"metavar": "NUMBER", "type": float},
+            needs="--check",
         ),
         *place.MESH,
         *hosts.ARGUMENTS,

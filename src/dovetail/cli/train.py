@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> Answer:
     _check(args)
     if hosts.is_asked(args):
         return hosts.supervised(args)
+    hosts.meet(args)
     graph = asked_graph(args, train=True)
     trainer = _trainer(graph, args)
     data = _examples(trainer, args.data)
@@ -143,13 +144,14 @@ def _batch_size(trainer: Trainer, args: argparse.Namespace, data: Examples) -> i
 
 
 def _resume(trainer: Trainer, args: argparse.Namespace, steps: int) -> None:
-    if hosts.again(args):
-        if args.checkpoint is not None and Path(args.checkpoint).exists():
-            trainer.load(args.checkpoint)
-    elif args.resume:
-        trainer.load(args.checkpoint)
-        if trainer.steps >= steps:
-            raise OptionError(f"the checkpoint has done {trainer.steps} of {steps} steps", hint="ask for more of them")
+    if not (args.resume or hosts.again(args)) or args.checkpoint is None:
+        return
+    # A launcher starts one command line again and again, also before the first checkpoint.
+    if args.hosts is not None and not Path(args.checkpoint).exists():
+        return
+    trainer.load(args.checkpoint)
+    if not hosts.again(args) and trainer.steps >= steps:
+        raise OptionError(f"the checkpoint has done {trainer.steps} of {steps} steps", hint="ask for more of them")
 
 
 def _train(

@@ -79,7 +79,11 @@ def failure_of(found: Verification, teller: Teller, target: str) -> DovetailErro
         return VerifyError("the graph as compiled is not what its edits make of the graph as written", hint=hint)
     apart = [o for o in found.outputs if not o.holds]
     if apart:
-        told = ", ".join(f"{o.name} by {o.deviation:.3g} {_PLACES[o.where].format(target)}" for o in apart)
+        said = [f"{o.name} by {o.deviation:.3g} {_PLACES[o.where].format(target)}" for o in apart]
+        told = ", ".join(
+            text if o.amplification is None else f"{text} ({o.amplification.words})"
+            for text, o in zip(said, apart, strict=True)
+        )
         hint = "dovetail bisect finds the first edit that moves it so far; --tolerance says how far it may be"
         return CheckError(f"outputs differ from the graph as written: {told}", hint=hint)
     return None
@@ -145,6 +149,8 @@ def _replayed(found: Verification) -> list[Line]:
 def _output(output: OutputCheck, target: str) -> Line:
     place = "the final graph in float64" if output.where == "float64" else f"the program on {target}"
     told = f"{output.name}: {place} deviates by {output.deviation:.2g} (tolerance {output.tolerance:g})"
+    if output.amplification is not None:
+        told = f"{told}; {output.amplification.words}"
     return line(Piece(told, "plain" if output.holds else "bad"), hang=2)
 
 
@@ -163,6 +169,7 @@ def as_dict(found: Verification, teller: Teller) -> dict[str, Any]:
                 "where": o.where,
                 "deviation": min(o.deviation, 1e308),
                 "tolerance": o.tolerance,
+                **({} if o.amplification is None else {"amplification": min(o.amplification.factor, 1e308)}),
                 "holds": o.holds,
             }
             for o in found.outputs

@@ -1,4 +1,4 @@
-"""The worker of a host: `python -m dovetail.cli.worker ASSIGNMENT ARGUMENT …`, started by its supervisor alone."""
+"""The worker of a host: `python -m dovetail.cli.worker MEMBER ARGUMENT …`, started by its parent alone."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import sys
 
 from dovetail.cli.main import main
 from dovetail.errors import DovetailError
-from dovetail.runtime.hosts.worker import Reporter
+from dovetail.runtime.hosts import Reporter
 
 
 def work() -> None:
     """Meet the other workers, run the command, and end when all of them are done."""
     _keep_stdout()
     reporter = Reporter(sys.argv[1])
-    mine = reporter.assignment
+    mine = reporter.member
     try:
-        from dovetail.targets.xla.hosts import join  # JAX is imported with it
+        from dovetail.targets.xla.hosts import join, leave  # JAX is imported with it
 
-        join(mine.address, mine.hosts, mine.rank, mine.timeout)
+        join(mine.coordinator, mine.hosts, mine.rank, timeout=mine.timeout, joining=mine.joining)
     except DovetailError as error:
         reporter.failed(error)
         os._exit(error.exit_code)
     code = main(sys.argv[2:], reporter)
-    if code == 0:
-        reporter.done()
-    # JAX would wait for its peers here, or abort.
     sys.stdout.flush()
+    if code == 0:
+        leave()
+    # JAX would wait for its peers here, or abort.
     os._exit(code)
 
 

@@ -24,6 +24,8 @@ from dovetail.ir.literal import Array
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ops.elementwise import cast, sinh
+from dovetail.ops.movement import flip
 
 Evaluate = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 """Runs a graph in float64: the judge."""
@@ -206,6 +208,64 @@ def check_inner_outputs(
         for name in expected:
             if not np.allclose(got[name], expected[name], rtol=1e-6, atol=1e-6, equal_nan=True):
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
+
+
+def check_interposed_ops_are_missed(
+    op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
+) -> int:
+    """Check that an op between two of this spelling is reported, as a miss of the op or of one of its parts.
+
+    Returns how many fusions were lost.
+    """
+    chosen = fitting(op, variant, seed)
+    plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
+    ops = [*parts, *([] if op in parts else [op])]
+    names = {one.name for one in ops}
+    whole = fuse(plain, ops, always=True)
+    swallowed = {v for fusion in whole.applied for v in fusion.covers}
+    lost = 0
+    for reader in plain.values:
+        for producer in dict.fromkeys(reader.operands):
+            if producer.op in leaf.LEAVES or not {producer, reader} <= swallowed:
+                continue
+            for what, put in _INTERPOSED.items():
+                graph = _interposed(plain, producer, reader, put)
+                fused = None if graph is None else fuse(canonical(graph), ops, always=True, near=True)
+                if fused is None or _count(op, fused) >= _count(op, whole):
+                    continue
+                lost += 1
+                if names.isdisjoint([m.rule for m in fused.missed]):
+                    loss = f"{what} between {producer.op.name} and {reader.op.name} loses it, and nothing tells"
+                    raise LawError(f"{op.name} ({variant.label}): {loss}", hint="look for it in derive/near.py")
+    return lost
+
+
+def _count(op: FusedOp[...], fused: Fused) -> int:
+    return sum(fusion.rule == op.name for fusion in fused.applied)
+
+
+def _interposed(graph: Graph, producer: Value, reader: Value, put: Callable[[Value], Value]) -> Graph | None:
+    """Return the graph where an op is put between one value and its reader; None where the types do not allow it."""
+
+    def through(value: Value, operands: tuple[Value, ...]) -> Value | None:
+        if value is not reader:
+            return None
+        return value.with_operands(
+            tuple([put(new) if old is producer else new for old, new in zip(value.operands, operands, strict=True)])
+        )
+
+    try:
+        return rebuild(graph, through)
+    except DovetailError:
+        return None
+
+
+_INTERPOSED: Mapping[str, Callable[[Value], Value]] = {
+    "casts": lambda v: cast(cast(v, dtype=f16), dtype=v.dtype) if v.dtype.is_float else cast(v, dtype=v.dtype),
+    "another order": lambda v: flip(v, axes=(-1,)) if v.rank else v,
+    "a scale": lambda v: v * 0.75 if v.dtype.is_float else v,
+    "another function": lambda v: sinh(v) if v.dtype.is_float else v,
+}
 
 
 def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, Any]:

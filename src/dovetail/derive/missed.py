@@ -12,6 +12,7 @@ from dovetail.ir.value import Value
 PRIVATE = "interior_is_private"
 COST = "cost"
 NEAR = "near_miss"
+BETWEEN = "op_between"
 TYPE = "result_type_is_kept"
 CYCLE = "results_do_not_feed_operands"
 
@@ -53,6 +54,8 @@ class Missed:
     """What the fused value would have stood for; the root is the first."""
     shared: tuple[Value, ...] = ()
     """Inner values that others read."""
+    between: tuple[Value, ...] = ()
+    """The ops that stand between two of the pattern, where those alone keep it from matching, operands first."""
     place: Value | None = None
     """What its root stands for in the graph that fusing was given."""
 
@@ -84,6 +87,11 @@ def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:
     open_ = list({(m.rule, m.reason, m.root): m for m in missed if m.stands}.values())
     inside = {(m.rule, m.reason, v) for m in open_ for v in m.covers if v is not m.root}
     firm = {m.root for m in open_ if m.reason != NEAR}
+    refused = {(m.rule, m.root) for m in open_ if m.reason not in (NEAR, BETWEEN)}
     return tuple(
-        m for m in open_ if (m.rule, m.reason, m.root) not in inside and not (m.reason == NEAR and m.root in firm)
+        m
+        for m in open_
+        if (m.rule, m.reason, m.root) not in inside
+        and not (m.reason == NEAR and m.root in firm)
+        and not (m.reason == BETWEEN and (m.rule, m.root) in refused)
     )

@@ -17,7 +17,7 @@ from dovetail.declare.cost import view_base
 from dovetail.declare.fused import FusedOp, Result
 from dovetail.declare.remedy import Change
 from dovetail.derive.fuse import Fused
-from dovetail.derive.missed import NEAR, PRIVATE, Missed
+from dovetail.derive.missed import BETWEEN, NEAR, PRIVATE, Missed
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import GraphError
 from dovetail.ir import leaf
@@ -59,6 +59,7 @@ def remedy_of(op: FusedOp[...], reason: str) -> str:
 _GENERIC = {
     PRIVATE: "nobody else reads the inner value",
     NEAR: "it is written as the rule has it",
+    BETWEEN: "nothing stands in between",
 }
 
 

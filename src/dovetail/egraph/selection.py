@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from functools import cached_property
 
 from dovetail.dataclass import dataclass
+from dovetail.declare.fused import FusedOp
 from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
@@ -203,7 +204,10 @@ class Selection:
         nodes: set[Value] = set()
         for node in self.nodes.values():
             for application in self._chain(node):
-                nodes.update([self.egraph.canonical(v) for v in application.covers if v in self.egraph])
+                fuses = isinstance(application.result.op, FusedOp)
+                # What only rewrites its root leaves it to be fused.
+                inner = [v for v in application.covers if fuses or v is not application.root]
+                nodes.update([self.egraph.canonical(v) for v in inner if v in self.egraph])
         return nodes
 
     def _is_settled(self, miss: Missed, swallowed: Set[Value]) -> bool:
@@ -251,6 +255,7 @@ def _moved_miss(copy: Copy, miss: Missed) -> Missed:
         caught={name: move(caught) if isinstance(caught, Value) else caught for name, caught in miss.caught.items()},
         results=tuple(map(move, miss.results)),
         shared=tuple(map(move, miss.shared)),
+        between=tuple(map(move, miss.between)),
         place=None if miss.place is None else move(miss.place),
     )
 

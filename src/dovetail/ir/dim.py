@@ -211,7 +211,7 @@ def at_least(size: Size) -> int | None:
     return bound
 
 
-def check_size(size: Size) -> None:
+def check_size(size: Size, longest: int = MOST_TOKENS) -> None:
     """Raise unless the size is small enough to be written and read: its numbers, its names, its length."""
     tokens = 0
     pending: list[Size] = [size]
@@ -227,7 +227,7 @@ def check_size(size: Size) -> None:
                     pending += [atom.left, atom.right]
                 elif not _NAME.fullmatch(atom.name):
                     raise GraphError(f"{atom.name!r} is not a name for a size", hint=_NAME_HINT)
-            if tokens > MOST_TOKENS:
+            if tokens > longest:
                 raise SizeLimitError("a size that is too long to write", hint="bind some of its symbols")
 
 

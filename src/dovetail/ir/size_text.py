@@ -18,8 +18,11 @@ _PLAIN_DIGITS = 15
 
 
 @lru_cache(maxsize=_MOST_SPELLED)
-def parse_size(text: str) -> Size:
-    """Parse the size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b)."""
+def parse_size(text: str, longest: int = MOST_TOKENS) -> Size:
+    """Parse the size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b).
+
+    `longest` is how many tokens it may have: what a plan computes from the sizes of a graph is longer than those.
+    """
     tokens: list[str] = []
     at = 0
     text = text.strip()
@@ -27,11 +30,11 @@ def parse_size(text: str) -> Size:
         return int(text)
     while at < len(text):
         token = _TOKEN.match(text, at)
-        if token is None or len(tokens) >= MOST_TOKENS:
+        if token is None or len(tokens) >= longest:
             raise _wrong(text)
         tokens.append(token.group().strip())
         at = token.end()
-    reader = _SizeReader(tokens, text)
+    reader = _SizeReader(tokens, text, longest)
     size = reader.sum()
     reader.finish()
     return size
@@ -54,9 +57,10 @@ def split_sizes(text: str) -> list[str]:
 class _SizeReader:
     """Recursive descent over the tokens of one size; nesting and length are bounded."""
 
-    def __init__(self, tokens: list[str], text: str) -> None:
+    def __init__(self, tokens: list[str], text: str, longest: int) -> None:
         self.tokens = tokens
         self.text = text
+        self.longest = longest
         self.at = 0
         self.depth = 0
 
@@ -73,7 +77,7 @@ class _SizeReader:
             negative = self.take("-") or not self.take("+")
         self.depth -= 1
         size = total(terms)
-        check_size(size)
+        check_size(size, self.longest)
         return size
 
     def product(self) -> Size:
@@ -85,7 +89,7 @@ class _SizeReader:
             pairs = zip(factors[::2], [*factors[1::2], 1], strict=False)
             factors = [left * right for left, right in pairs]
             for size in factors:
-                check_size(size)
+                check_size(size, self.longest)
         return factors[0]
 
     def factor(self) -> Size:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from dovetail.errors import GraphError, ParseError
 from dovetail.ir import attribute
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import MOST_TOKENS, Size
 from dovetail.ir.dtype import BY_NAME
 from dovetail.ir.literal import Literal
 from dovetail.ir.origin import Origin
@@ -29,11 +29,13 @@ _BRACKET = re.compile(r"[()]")
 _BLANKS = " \t\r\n#"
 WORDS: dict[str, bool | float] = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}
 _LONGEST_NUMBER = 64
-_LONGEST_SIZE = 16384
+_CHARACTERS_OF_A_TOKEN = 32
 
 
 class Lexer:
     """A text and how far it has been read."""
+
+    tokens_of_a_size = MOST_TOKENS
 
     def __init__(self, text: str, blobs: Sequence[Literal] = ()) -> None:
         self.text = text
@@ -145,7 +147,7 @@ class Lexer:
         self.need("(")
         depth, end = 1, self.at
         while depth:
-            bracket = _BRACKET.search(self.text, end, start + _LONGEST_SIZE)
+            bracket = _BRACKET.search(self.text, end, start + self.tokens_of_a_size * _CHARACTERS_OF_A_TOKEN)
             if bracket is None:
                 self.fail("sizes in parentheses that do not close", "close the parentheses", start)
             depth += 1 if bracket.group() == "(" else -1
@@ -159,7 +161,7 @@ class Lexer:
         size = self._sizes.get(text)
         if size is None:
             try:
-                size = self._sizes[text] = parse_size(text)
+                size = self._sizes[text] = parse_size(text, self.tokens_of_a_size)
             except GraphError as error:
                 self.fail(error.message, error.hint, at)
         return size

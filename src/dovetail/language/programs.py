@@ -16,8 +16,8 @@ from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CACHE_KINDS, CacheKind, copied_rows
 from dovetail.runtime.compile import compile
+from dovetail.runtime.in_memory import Described
 from dovetail.runtime.program import Program
-from dovetail.runtime.source import Described
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.targets.target import Target

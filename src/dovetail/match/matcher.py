@@ -25,7 +25,7 @@ Equal: TypeAlias = Callable[[Value], Sequence[Value]]
 
 
 def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mismatch:
-    """Match, or say where it failed. With `forgive`, one inner op may be another than the pattern's."""
+    """Match, or say where it failed. With `forgive`, one inner op, number, option or operand may be another."""
     return _Attempt(forgive).run(pattern, value)
 
 
@@ -110,15 +110,21 @@ class _Attempt:
                     self.names[name] = value
                     self.trail.append((self.names, name))
                 elif self._is_another(name, value):
-                    return self._miss(value, f"the same {name} as before", "another one", "operand")
+                    failed = self._miss(value, f"the same {name} as before", "another one", "operand")
+                    if not self._forgiven(failed):
+                        return failed
                 continue
             if pattern.op is leaf.NUMBER:
                 failed = self._number(pattern.attrs["value"], value)
+                if failed is not None and self._forgiven(failed):
+                    failed = None
             else:
                 known = self.seen.get(pattern)
                 if known is not None:
                     if known is not value and (self.equal is None or known not in self.equal(value)):
                         failed = self._miss(value, f"the same {pattern.op.name} as before", "another value", "operand")
+                        if self._forgiven(failed):
+                            failed = None
                 else:
                     if self.equal is not None:
                         value = self._one_of(pattern, value, goals)
@@ -128,7 +134,7 @@ class _Attempt:
                         failed = None
                         for part in others:
                             goals = (*part, goals)
-                    elif failed is None or self._forgiven(failed, pattern, value):
+                    elif failed is None or self._passes_for(failed, pattern, value):
                         failed = None
                         goals = self._operands(pattern, value, goals)
             if failed is not None:
@@ -182,14 +188,28 @@ class _Attempt:
                 return ((of, whole),)
         return ()
 
-    def _forgiven(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
-        """Return whether one op may be another of its kind: elementwise for elementwise, with the same number of
-        operands.
+    def _passes_for(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
+        """Return whether one op may be another of its kind, or have another option.
+
+        Of its kind is elementwise for elementwise, with as many operands.
         """
-        if not self.forgive or self.forgiven is not None or pattern.op is value.op:
+        if not self.forgive or len(pattern.operands) != len(value.operands):
             return False
-        if len(pattern.operands) != len(value.operands) or not (pattern.op.elementwise and value.op.elementwise):
+        if pattern.op is value.op:
+            if not self._forgiven(failed):
+                return False
+            self._see(pattern, value)
+            return True
+        elementwise = pattern.op.elementwise and value.op.elementwise
+        return elementwise and self.forgiven is None and self._forgive(failed)
+
+    def _forgiven(self, failed: Mismatch) -> bool:
+        """Return whether one number, option or operand may be another."""
+        if not self.forgive or self.forgiven is not None or failed.kind not in ("number", "operand"):
             return False
+        return self._forgive(failed)
+
+    def _forgive(self, failed: Mismatch) -> bool:
         self.forgiven = failed
         return True
 

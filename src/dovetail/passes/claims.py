@@ -29,6 +29,8 @@ class Condition:
     reason: str
     strict: bool = True
     """Whether it holds for strict compiles too; False where a faster form exists that does not keep every bit."""
+    early: bool = False
+    """Whether a value of which it does not hold is spelled out before fusing, so that rules see what it is made of."""
 
 
 @dataclass(frozen=True, slots=True)

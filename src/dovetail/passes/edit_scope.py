@@ -26,6 +26,8 @@ class EditScope:
     key: Hashable
     writes_numbers: bool
     """Whether its result holds numbers that were not there before: these are rounded to their dtype."""
+    drops_numbers: bool
+    """Whether numbers are gone, which were rounded to their dtype: the rule may stand for what they are meant to be."""
 
 
 class ScopeFinder:
@@ -76,7 +78,8 @@ class ScopeFinder:
         numbers = {side: _numbers([v for v in sides if sides[v] & side], inside) for side in (_BEFORE, _AFTER)}
         ends = tuple(order[v] for v in (*edit.before, *edit.after))
         key = (edit.rule, edit.variant, ends, tuple(_signature(v, order, inside) for v in order))
-        return EditScope(frozenset(inside), key, not numbers[_AFTER] <= numbers[_BEFORE])
+        written, gone = numbers[_AFTER] - numbers[_BEFORE], numbers[_BEFORE] - numbers[_AFTER]
+        return EditScope(frozenset(inside), key, bool(written), bool(gone))
 
 
 def _signature(value: Value, order: Mapping[Value, int], inside: Mapping[Value, None]) -> Hashable:

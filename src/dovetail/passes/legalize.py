@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from dovetail.dataclass import dataclass
@@ -58,6 +58,22 @@ def legalize(
     step.left = _everything(step.graph)
     step.refuse_what_is_left()
     return Legal(step.graph, step.rows())
+
+
+def spell_out(graph: Graph, ops: Collection[str], log: Log | None = None) -> Graph:
+    """The graph with the bodies of some ops in their place."""
+
+    def body(value: Value, operands: tuple[Value, ...]) -> Value | None:
+        if value.op.name not in ops:
+            return None
+        spelled = value.op.expansion(operands, value.attrs)
+        if spelled is not None and log is not None:
+            log.rewrite(f"lower {value.op.name}", "exact", value.with_operands(operands), spelled)
+        return spelled
+
+    if log is not None:
+        log.begin("rewrite")
+    return rebuild(graph, body)
 
 
 _MOST_ROUNDS = 64

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal, get_args
 
 from dovetail.dataclass import dataclass
+from dovetail.declare.cost import total_seconds
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.derive.edit import Log
@@ -30,7 +32,7 @@ from dovetail.passes.epilogues import fuse_epilogues
 from dovetail.passes.history import History
 from dovetail.passes.integers import RULES as INTEGER_RULES
 from dovetail.passes.integers import use_integers
-from dovetail.passes.legalize import DispatchRow, legalize
+from dovetail.passes.legalize import DispatchRow, legalize, spell_out
 from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
@@ -207,6 +209,74 @@ def _recompute(state: State, setup: Setup) -> State:
 
 
 def _fuse(state: State, setup: Setup) -> State:
+    """Choose fusions; ops that no kernel of the target computes are never slower than what they are made of."""
+    state = _without_unknown(state, setup)
+    trial = _fused(replace(state, log=None), setup)
+    refused = _refused_early(trial.graph, setup)
+    if not refused:
+        return trial if state.log is None else _fused(state, setup)
+    rows = tuple([DispatchRow(op, "common", count, why) for (op, why), count in refused.items()])
+    names = {op for op, _ in refused}
+    others = replace(setup, ops=tuple([op for op in setup.ops if op.name not in names]))
+
+    def with_bodies(log: Log | None) -> State:
+        """The ops are taken, and spelled out: a body may be the better form."""
+        taken = _fused(replace(state, log=log), setup)
+        kept = replace(taken, applied=tuple([a for a in taken.applied if a.rule not in names]))
+        graph = spell_out(taken.graph.settled(), names, log)
+        return _fused(replace(kept.rewritten(graph), graph=graph.settled()), others)
+
+    def as_written(log: Log | None) -> State:
+        """What is written is kept as it is."""
+        graph = spell_out(state.graph, names, log)
+        return _fused(replace(state.rewritten(graph), graph=graph.settled(), log=log), others)
+
+    def price(attempt: Callable[[Log | None], State]) -> float:
+        return total_seconds(attempt(None).graph.values, setup.claims.machine, setup.sizes)
+
+    chosen = min((as_written, with_bodies), key=price)
+    return replace(chosen(state.log), dispatch=(*state.dispatch, *rows))
+
+
+def _without_unknown(state: State, setup: Setup) -> State:
+    """The state with declared ops spelled out that no kernel is for and no pattern has: rules see their bodies."""
+    known = {op.name for op in worthwhile(setup)}
+    rows: list[DispatchRow] = []
+    while True:
+        unknown = Counter(
+            v.op.name
+            for v in state.graph.values
+            if isinstance(v.op, FusedOp)
+            and v.op.name not in known
+            and not setup.claims.has(v.op.name)
+            and v.op.name not in LOWERINGS
+            and _wish(setup, v.op.name) != "force_native"
+        )
+        if not unknown:
+            return replace(state, dispatch=(*state.dispatch, *rows))
+        why = f"{setup.claims.target} has no kernel for "
+        rows += [DispatchRow(op, "common", count, why + op) for op, count in unknown.items()]
+        graph = spell_out(state.graph, unknown, state.log)
+        state = replace(state.rewritten(graph), graph=graph.settled())
+
+
+def _wish(setup: Setup, op: str) -> Dispatch:
+    return setup.policy.get(op, setup.policy.get("*", "prefer_native"))
+
+
+def _refused_early(graph: Graph, setup: Setup) -> Counter[tuple[str, str]]:
+    """The ops of values that have to be spelled out before fusing, each with the reason, and how many they are."""
+    found: Counter[tuple[str, str]] = Counter()
+    for value in graph.values:
+        conditions = setup.claims.native.get(value.op.name, ())
+        if any(c.early for c in conditions) and _wish(setup, value.op.name) != "force_native":
+            refusal = setup.claims.refusal(value)
+            if refusal is not None and refusal.early:
+                found[value.op.name, refusal.reason] += 1
+    return found
+
+
+def _fused(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING:
         budget = Budget(seconds=setup.search_seconds or None)
         words, machine = vocabulary(setup), setup.claims.machine
@@ -280,7 +350,7 @@ def _join(state: State, setup: Setup) -> State:
 def _legalize(state: State, setup: Setup) -> State:
     claims = setup.claims.strictly() if setup.strict else setup.claims
     legal = legalize(state.graph, claims, policy=setup.policy, lowerings=LOWERINGS, log=state.log)
-    return replace(state.rewritten(legal.graph), dispatch=legal.dispatch)
+    return replace(state.rewritten(legal.graph), dispatch=(*state.dispatch, *legal.dispatch))
 
 
 def _widen_inside(state: State, setup: Setup) -> State:

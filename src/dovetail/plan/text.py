@@ -90,6 +90,9 @@ def parse_plan(text: str, ops: Iterable[Op]) -> Plan:
 
 
 class _Parser(Lexer):
+    tokens_of_a_size = 1 << 16
+    """Sums and products of the sizes of a graph are longer than those."""
+
     def __init__(self, text: str, start: int, graph: Graph) -> None:
         super().__init__(text)
         self.at = start

@@ -75,8 +75,9 @@ def build_report(
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     updates = {step.value for step in plan.steps if step.over is not None and UPDATE.operands(step.value)}
     found = with_near_misses(lowered)
-    firm, near = ([m for m in found if (m.reason == NEAR) == is_near] for is_near in (False, True))
-    missed = missed_entries(firm, kernels, bind_time, hints, machine, known)
+    firm = [m for m in found if m.reason != NEAR]
+    entries = missed_entries(found, kernels, bind_time, hints, machine, known)
+    near = tuple(m for m in entries if m.is_near)
     variants = served if machine.is_host else dict[Value, Served]()
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
     costs |= {k: _cost_in_place(k, costs[k]) for k in updates}
@@ -105,8 +106,8 @@ def build_report(
         ops_before=_histogram(written),
         ops_after=_histogram(final),
         fused=_all_fused(kernels, bind_time, lowered.state.applied, _joins(setup), machine, known),
-        missed=missed,
-        near=missed_entries(near, kernels, bind_time, hints, machine, known),
+        missed=tuple(m for m in entries if not m.is_near),
+        near=near,
         boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
         dispatch=_with_served(lowered.state.dispatch, served),

@@ -7,10 +7,12 @@ from dataclasses import field, replace
 
 import numpy as np
 
+from dovetail import ops
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import Cost, Machine, estimate, kernel_cost, total_seconds, type_bytes
+from dovetail.declare.cost import Cost, Machine, estimate, kernel_cost, total_seconds, type_bytes, view_base
 from dovetail.declare.fused import FusedOp
-from dovetail.derive.missed import PRIVATE, Missed
+from dovetail.derive.missed import BETWEEN, PRIVATE, Missed
+from dovetail.derive.near import moves_out
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
@@ -44,6 +46,7 @@ class Hint:
 
 
 NO_HINT = Hint()
+NOT_WORTH_IT = Hint(pays=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +73,45 @@ class Hints:
         """The hint of a miss whose values are computed by these kernels now; none where nothing is gained."""
         op = self.ops.get(miss.rule)
         if op is None or len(homes) < 2:
-            return NO_HINT
+            return NO_HINT if miss.reason != BETWEEN else NOT_WORTH_IT
         if miss.reason == PRIVATE:
             return self._unshared(op, miss, homes)
+        if miss.reason == BETWEEN:
+            return self._moved_out(op, miss, homes)
         guard = next((g for g in op.guards if g.name == miss.reason and g.remedy is not None), None)
         if guard is None or guard.remedy is None:
             return NO_HINT
-        wanted = self._same_numbers(miss.caught, guard.remedy.changes({**miss.caught, "result": miss.root}) or {})
-        return NO_HINT if not wanted else self._stretched(op, guard.hint, miss, homes, wanted)
+        changes = guard.remedy.changes({**miss.caught, "result": miss.root}) or {}
+        wanted = self._same_numbers(miss.caught, changes)
+        if wanted:
+            return self._stretched(op, guard.hint, miss, homes, wanted)
+        return Hint(pays=self._would_pay(op, miss, homes, changes))
+
+    def _would_pay(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value], changes: Mapping[str, object]) -> bool:
+        """Whether the op would pay if it had the operands that its guard asks for, which may be other numbers."""
+        types = {name: new for name, new in changes.items() if isinstance(new, TensorType)}
+        if any(self._is_computed_whole(miss.caught.get(name), type) for name, type in types.items()):
+            return False
+        operands = {**miss.caught, **{name: leaf.input(name, type) for name, type in types.items()}}
+        # What would read more has to be clear of the noise of the predictions, as in a hint.
+        less = all(isinstance(v := miss.caught[name], Value) and type.rank < v.rank for name, type in types.items())
+        decided = self._gain(op, operands, miss, homes, self.claims.machine, sure=less)
+        return decided is None or decided > 0
+
+    def _is_computed_whole(self, value: object, type: TensorType) -> bool:
+        """Whether a model computes more numbers than a guard asks for: a residual is no bias."""
+        if not isinstance(value, Value) or view_base(value).op in leaf.LEAVES or not isinstance(value.type, TensorType):
+            return False
+        return estimate(value.tensor.count, self.sizes) > estimate(type.count, self.sizes)
 
     def _stretched(
         self, op: FusedOp[...], hint: str, miss: Missed, homes: Sequence[Value], wanted: Mapping[str, TensorType]
     ) -> Hint:
         operands = {**miss.caught, **{name: _of_type(miss.caught[name], type) for name, type in wanted.items()}}
-        decided = self._gain(op, operands, miss, homes, self.claims.machine, sure=True)
+        less = all(type.rank < miss.caught[name].rank for name, type in wanted.items())
+        decided = self._gain(op, operands, miss, homes, self.claims.machine, sure=less)
         if decided is None:
             return NO_HINT
-        less = all(type.rank < miss.caught[name].rank for name, type in wanted.items())
         gain = self._gain(op, operands, miss, homes, self.machine, sure=less) or 0.0
         if decided <= 0 or gain <= 0:
             return Hint(pays=decided > 0)
@@ -102,6 +127,19 @@ class Hints:
         culprit = miss.shared[0]
         words = f"if nothing needs the other use of {culprit.op.name} {culprit.type}, drop it: this changes the model"
         return Hint(words, {}, gain)
+
+    def _moved_out(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value]) -> Hint:
+        """What stands in between may stand elsewhere, where that pays; ops that compute something are the model's."""
+        if not all(map(moves_out, miss.between)):
+            return NOT_WORTH_IT
+        decided = self._gain(op, miss.caught, miss, homes, self.claims.machine, sure=False)
+        gain = self._gain(op, miss.caught, miss, homes, self.machine, sure=False)
+        if decided is None or gain is None or decided <= 0 or gain <= 0:
+            return NOT_WORTH_IT
+        names = ", ".join(dict.fromkeys(v.op.name for v in miss.between))
+        if all(v.op is ops.cast for v in miss.between):
+            return Hint(f"leave {names} out if its rounding is not needed", {}, gain)
+        return Hint(f"{names} before or after {op.name} instead of inside it", {}, gain)
 
     def _gain(
         self,
@@ -129,7 +167,9 @@ class Hints:
         if not gone:
             return 0.0
         before = total_seconds(gone, machine, self.sizes)
-        after = self._joined(gone) if _is_inside_another(fused, gone) else kernel_cost(fused)
+        # What stands in between kept a larger op from taking up a part of the pattern.
+        taken_up = miss.reason != BETWEEN and _is_inside_another(fused, gone)
+        after = self._joined(gone) if taken_up else kernel_cost(fused)
         gain = before - machine.seconds(after, self.sizes)
         # Reading less can only gain; what reads more has to be clear of the noise of the predictions.
         return gain if sure or gain > LEAST_GAIN * before else min(gain, 0.0)
@@ -184,10 +224,12 @@ def _is_inside_another(fused: Value, kernels: Sequence[Value]) -> bool:
 
 
 def _does_more(kernel: Value, miss: Missed) -> bool:
-    """Whether a kernel has steps that the miss would not have swallowed."""
+    """Whether a kernel has a product or steps that the miss would not have swallowed."""
+    inside = {v for v, now in zip(miss.covers, miss.values, strict=True) if now is kernel}
+    if kernel_cost(kernel).dense != 0 and all(kernel_cost(v).dense == 0 for v in inside):
+        return True
     if kernel.op is not region:
         return False
-    inside = {v for v, now in zip(miss.covers, miss.values, strict=True) if now is kernel}
     return len(steps(kernel.attrs["body"])) > len(inside)
 
 

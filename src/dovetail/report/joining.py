@@ -10,7 +10,7 @@ from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.missed import COST
+from dovetail.derive.missed import BETWEEN, COST
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -23,7 +23,6 @@ NO_RULE = "no_rule"
 NO_KERNEL = "no_kernel"
 SWITCHED_OFF = "switched_off"
 OPERANDS = "operands_differ"
-BETWEEN = "op_between"
 SHAPES = "shapes_differ"
 NUMBERS = "options_differ"
 PATTERN = "ops_differ"
@@ -57,6 +56,10 @@ class _Attempt:
     op: FusedOp[...]
     share: float
     failed: Mismatch | None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.failed is None and self.share == 1.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Joining:
             pairs = self._pairs[through].get(ends, [])
             attempts = [attempt for made, _, reader in pairs for attempt in self._attempts(made, reader, through)]
             if attempts:
-                best = max(attempts, key=lambda a: (a.share, self._is_on(a.op)))
+                best = max(attempts, key=lambda a: (a.is_whole, self._is_on(a.op), a.share))
                 made, between, reader = pairs[0]
                 return self._told(best, made, between, reader)
         pairs = self._pairs[_is_between].get(ends, [])
@@ -187,13 +190,13 @@ class Joining:
         both = f"{op.name} has {made.op.name} and {reader.op.name}"
         if op.name in self.setup.without:
             return Cause(op.name, SWITCHED_OFF, f"{both}, and is switched off")
-        if not self.setup.claims.has(op.name):
+        if best.is_whole and not self.setup.claims.has(op.name):
             return self._without_kernel(op.name, both)
         names = [v.op.name for v in between]
         foreign = [name for name in names if name not in _ops_in(op)]
         if foreign:
             return Cause(op.name, BETWEEN, f"{both}; here {', '.join(foreign)} stands in between")
-        if failed is None and best.share == 1.0:
+        if best.is_whole:
             return Cause(op.name, COST, f"{both}; the search chose other fusions for them")
         if failed is None:
             return Cause(op.name, PATTERN, f"{both}; what is computed of {reader.op.name} here is not what it computes")

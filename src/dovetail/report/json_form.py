@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, cast
 
 from dovetail.report.record import SCHEMA_VERSION, Boundary, FusedEntry, Kernel, MissedEntry, Node
 from dovetail.report.report import Report
@@ -50,7 +50,7 @@ def as_json(report: Report, *, indent: int | None = 2) -> str:
     return json.dumps(as_dict(report), indent=indent, ensure_ascii=True)
 
 
-def _fields(entry: Boundary | Kernel | Node) -> dict[str, Any]:
+def _fields(entry: Boundary | Kernel | Node | MissedEntry) -> dict[str, Any]:
     """The fields of an entry; dataclasses.asdict would copy each of them, which tens of thousands do not need."""
     return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
@@ -69,21 +69,14 @@ def _fused(entry: FusedEntry) -> dict[str, Any]:
 
 
 def _missed(entry: MissedEntry) -> dict[str, Any]:
-    return {
-        "rule": entry.rule,
-        "node": entry.node.name,
-        "op": entry.node.op,
-        "where": entry.node.where,
-        "reason": entry.reason,
-        "message": entry.message,
-        "hint": entry.hint,
-        "bytes": entry.bytes,
-        "seconds": entry.seconds,
-        "kernels": list(entry.kernels),
-        "gain_seconds": entry.gain_seconds,
-        "changes": dict(entry.changes),
-        "instead": entry.instead,
-    }
+    """Every field; the node is its name, its op and its place."""
+    told: dict[str, Any] = {}
+    for name, value in _fields(entry).items():
+        if name == "node":
+            told |= {"node": entry.node.name, "op": entry.node.op, "where": entry.node.where}
+        else:
+            told[name] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+    return told
 
 
 def _search(entry: SearchEntry) -> dict[str, Any]:

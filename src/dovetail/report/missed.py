@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from dovetail.declare.cost import Machine, estimate, type_bytes
-from dovetail.derive.missed import COST, NEAR, Missed
+from dovetail.derive.missed import BETWEEN, COST, NEAR, Missed
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.report.hints import NO_HINT, Hint, Hints
@@ -51,11 +51,12 @@ def missed_entries(
             miss.message,
             "" if instead else hint.words,
             traffic,
-            sum(price(gap)[1] for gap in own),
+            hint.seconds if own and miss.reason == BETWEEN else sum(price(gap)[1] for gap in own),
             tuple(kernels.names[k] for k in homes),
             gain_seconds=0.0 if instead else hint.seconds,
             changes={} if instead else hint.changes,
             instead=instead,
+            between=tuple(v.op.name for v in miss.between),
         )
     return tuple(entries[index] for index in sorted(entries))
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Any, Literal
 
 from dovetail.dataclass import dataclass
+from dovetail.derive.missed import BETWEEN, NEAR
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
 from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.search import SearchEntry
+from dovetail.report.units import bytes_text, time_text
 
 SCHEMA_VERSION = 1
+Unit = Literal["seconds", "bytes", "text"]
+
+
+def shown(label: str, unit: Unit = "text") -> Mapping[str, Any]:
+    """The metadata of a field that the text with everything and the page show by itself, where it is not empty."""
+    return {"shown": (label, unit)}
+
+
+def facts(entries: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """The labels and values of the fields of entries that are shown by themselves: numbers added up, texts listed."""
+    for one in fields(entries[0]) if entries else ():
+        label, unit = one.metadata.get("shown", ("", ""))
+        values: list[Any] = [value for entry in entries if (value := getattr(entry, one.name))] if label else []
+        if values and unit == "text":
+            yield label, ", ".join(dict.fromkeys(map(str, values)))
+        elif values:
+            yield label, (bytes_text if unit == "bytes" else time_text)(sum(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +69,25 @@ class MissedEntry:
     reason: str
     message: str
     hint: str
-    bytes: int
+    bytes: int = field(metadata=shown("moves", "bytes"))
     """What moves between the kernels that it would have made one."""
     seconds: float
-    """What the gaps cost that no other miss has the price of."""
+    """What the gaps cost that no other miss has the price of; of ops in between, what leaving them out gains."""
     kernels: tuple[str, ...] = ()
-    gain_seconds: float = 0.0
+    gain_seconds: float = field(default=0.0, metadata=shown("the hint gains", "seconds"))
     """What following the hint is predicted to gain in a run."""
     changes: Mapping[str, str] = field(default_factory=dict[str, str])
     """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
-    instead: str = ""
+    instead: str = field(default="", metadata=shown("priced at the miss of"))
     """The rule that has the price, where another miss is about the same gap."""
+    between: tuple[str, ...] = ()
+    """The ops that stand between two of the pattern, where those alone keep it from matching."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the model computes something else there, so that it has lost nothing: another op than the pattern's,
+        or one in between that computes, or that costs nothing."""
+        return self.reason == NEAR or (self.reason == BETWEEN and not (self.gain_seconds or self.instead))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.ir.value import Value
-from dovetail.report.html.fold import Item, find_runs, level_order
 from dovetail.report.kernels import KernelMap
 from dovetail.report.record import Repeat
+from dovetail.report.runs import Item, find_runs, level_order
 
 
 def repeats(kernels: KernelMap, bind_time: frozenset[Value]) -> tuple[Repeat, ...]:

@@ -8,8 +8,8 @@ from dovetail.report.search import SearchEntry
 _HANG = 8
 
 
-def search_lines(search: SearchEntry | None, *, everything: bool = False) -> list[Line]:
-    """What was held and what it gained; times and rules, which are many, only where all is asked for."""
+def search_lines(search: SearchEntry | None) -> list[Line]:
+    """What was held, what it gained, and the time and the rules that it took."""
     if search is None:
         return []
     mark = Piece(f"{'SEARCH':<{_HANG}}", "note")
@@ -24,18 +24,16 @@ def search_lines(search: SearchEntry | None, *, everything: bool = False) -> lis
         )
     ]
     less = f" ({100 * search.gain:.2g} % less)" if search.gain > 1e-6 else ""
-    found = [
+    steps = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.seconds.items())
+    phases = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.phases.items())
+    ranked = sorted(search.fired.items(), key=lambda item: (-item[1], item[0]))
+    rules = ", ".join(f"{count} × {name}" for name, count in ranked)
+    told = (f"took {steps}", f"phases of rules: {phases}", f"rules: {rules}")
+    return [
         line(mark, held, hang=_HANG),
         line(" " * _HANG, f"priced alike on every host: {', '.join(costs)}{less}", hang=_HANG),
+        *(line(" " * _HANG, Piece(text, "dim"), hang=_HANG) for text in told),
     ]
-    if everything:
-        steps = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.seconds.items())
-        phases = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.phases.items())
-        ranked = sorted(search.fired.items(), key=lambda item: (-item[1], item[0]))
-        rules = ", ".join(f"{count} × {name}" for name, count in ranked)
-        told = (f"took {steps}", f"phases of rules: {phases}", f"rules: {rules}")
-        found += [line(" " * _HANG, Piece(text, "dim"), hang=_HANG) for text in told]
-    return found
 
 
 def _micros(seconds: float) -> str:

@@ -11,7 +11,7 @@ from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.launch_text import launch_lines
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import RecomputeEntry
-from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record, facts
 from dovetail.report.rounding import rounding_lines
 from dovetail.report.search_text import search_lines
 from dovetail.report.units import bytes_text, percent, time_text
@@ -60,7 +60,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     told = [m for m in report.missed if everything or not m.instead]
     lines += _missed(told, report.predicted_seconds, everything)
     lines += _near(report.near) if everything else []
-    lines += search_lines(report.search, everything=everything)
+    lines += search_lines(report.search) if everything else []
     lines += _stopped(report)
     lines += _on_host(report, everything)
     lines += weights_lines(report.weights, report.predicted_seconds, _MARK)
@@ -244,10 +244,12 @@ def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
 def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> list[Line]:
     groups: dict[tuple[str, str, str], _Group] = {}
     hints: dict[tuple[str, str, str], dict[str, float]] = {}
+    alike: dict[tuple[str, str, str], list[MissedEntry]] = {}
     for entry in entries:
         key = (entry.rule, entry.reason, without_numbers(entry.message))
         where = entry.node.where or str(entry.node)
         groups.setdefault(key, _Group()).add(entry.bytes, entry.seconds, where, entry.message)
+        alike.setdefault(key, []).append(entry)
         if entry.hint:
             told = hints.setdefault(key, {})
             told[entry.hint] = told.get(entry.hint, 0.0) + entry.gain_seconds
@@ -265,6 +267,8 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
             line(" " * _MARK, Piece(f"hint: {hint} (gains {time_text(gain)})", "note"), hang=_MARK + 2)
             for hint, gain in list(hints.get(key, {}).items())[:_PLACES]
         ]
+        told = ", ".join(f"{label} {value}" for label, value in facts(alike[key])) if everything else ""
+        lines += [line(" " * _MARK, Piece(told, "dim"), hang=_MARK + 2)] if told else []
     rest = [g for _, g in ranked[most:]]
     if rest:
         seconds = sum(g.seconds for g in rest)
@@ -324,6 +328,7 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
 
 
 def _apart(report: Record, everything: bool) -> list[Line]:
+    """What kernels hand to each other in memory, by reason; one by one where everything is listed."""
     groups: dict[str, _Group] = {}
     for boundary in report.boundaries:
         groups.setdefault(boundary.reason, _Group()).add(boundary.bytes, boundary.seconds, "")
@@ -333,6 +338,18 @@ def _apart(report: Record, everything: bool) -> list[Line]:
         _line("APART", "dim", g.count, reason, f"moves {bytes_text(g.bytes):>9}, {time_text(g.seconds)}")
         for reason, g in ranked[:most]
     ]
+    if everything:
+        place = {k.name: next((n.where for n in reversed(k.works_for) if n.where), k.name) for k in report.kernels}
+        lines += [
+            line(
+                " " * _MARK,
+                Piece(f"{b.rule} {b.reason}" if b.rule else b.reason, "strong"),
+                f"  {_short(place.get(b.producer, b.producer))} → {_short(place.get(b.consumer, b.consumer))}: "
+                f"{b.message}, {bytes_text(b.bytes)}, {time_text(b.seconds)}",
+                hang=_MARK + 2,
+            )
+            for b in sorted(report.boundaries, key=lambda b: -b.seconds)
+        ]
     rest = [g for _, g in ranked[most:]]
     if rest:
         moved = f"move  {bytes_text(sum(g.bytes for g in rest)):>9}, {time_text(sum(g.seconds for g in rest))}"

@@ -12,6 +12,7 @@ from dovetail.errors import DovetailError
 from dovetail.ir.collector import collector_paused
 from dovetail.plan.plan import Plan
 from dovetail.plan.text import parse_plan, print_plan
+from dovetail.progress import notice
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.request import Request
 from dovetail.runtime.source import Source
@@ -83,6 +84,7 @@ def keep(program: CachedProgram, key: StoreKey, request: Request, store: CodeSto
     serializer = request.target.serializer
     made = None if serializer is None else serializer.to_bytes(program.executable)
     if made is None:
+        store.refuse(key, f"a kernel of the target {request.target.name} is one of those that cannot be stored")
         return
     # Where values come from is left out: graphs of one structure are one program, whoever wrote them.
     bare = replace(program.plan, graph=replace(program.plan.graph, origins={}))
@@ -91,11 +93,31 @@ def keep(program: CachedProgram, key: StoreKey, request: Request, store: CodeSto
 
 
 def restore(source: Source, key: StoreKey, request: Request, store: CodeStore) -> CachedProgram | None:
-    """The program of a key, if the store has it. One that cannot be read is as good as none."""
-    serializer = request.target.serializer
-    content = store.get(key) if serializer is not None else None
-    if content is None or serializer is None:
+    """The program of a key, if the store has it. One that cannot be read is compiled again, and the store notes why."""
+    content = store.get(key) if request.target.serializer is not None else None
+    if content is None:
         return None
+    found = read(content, source, request)
+    if isinstance(found, CachedProgram):
+        store.accept(key)
+        return found
+    store.refuse(key, found)
+    notice(f"the program in the cache cannot be read back, so it is compiled again: {found}")
+    return None
+
+
+def unreadable(source: Source, key: StoreKey, request: Request, store: CodeStore) -> str:
+    """Why the program of a key cannot be read back; empty where it can, or where there is none."""
+    content = store.peek(key)
+    found = None if content is None else read(content, source, request)
+    return found if isinstance(found, str) else ""
+
+
+def read(content: bytes, source: Source, request: Request) -> CachedProgram | str:
+    """The program of the bytes that `keep` wrote, or why they cannot be read."""
+    serializer = request.target.serializer
+    if serializer is None:
+        return f"the target {request.target.name} stores nothing"
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
         with collector_paused():
@@ -104,5 +126,6 @@ def restore(source: Source, key: StoreKey, request: Request, store: CodeStore) -
             rules = request.setup.claims.memory
             plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit, rules=rules)
             return CachedProgram(plan, serializer.from_bytes(plan, content[end:], request.settings))
-    except (DovetailError, ValueError, LookupError, TypeError, struct.error, RuntimeError):
-        return None
+    except (DovetailError, ValueError, LookupError, TypeError, struct.error, RuntimeError) as error:
+        message = error.message if isinstance(error, DovetailError) else str(error)
+        return f"{type(error).__name__}: {message}" if message else type(error).__name__

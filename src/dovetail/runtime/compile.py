@@ -28,15 +28,15 @@ from dovetail.renamed import old_options
 from dovetail.runtime.budget import Planned, within
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.cases import Case, graph_of_case
+from dovetail.runtime.in_memory import Described, OnnxModel, is_torch
 from dovetail.runtime.keepers import keepers
-from dovetail.runtime.load import OnnxModel
 from dovetail.runtime.options import CompileOptions, RequestOptions
 from dovetail.runtime.program import Program
 from dovetail.runtime.quantize import Quantize, QuantizeKind, quantized
 from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.rounding import rounding_errors
-from dovetail.runtime.source import Described, Source, graph_of, is_torch, of_graph, source_of
+from dovetail.runtime.source import Source, graph_of, of_graph, source_of
 from dovetail.settings import PRECISIONS, Settings, SettingsOptions
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
@@ -341,14 +341,28 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
         f"  {rule}: {report.count(rule)} of {count}" for rule, count in require.items() if report.count(rule) < count
     ]
     if short:
-        why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
+        why = _why_missing(report, [rule for rule, count in require.items() if report.count(rule) < count])
+        why += [f"  {d.op}: {d.reason}" for d in report.dispatch if d.op in require and d.outcome == "common"]
         what = "a required fusion is missing" if len(short) == 1 else "required fusions are missing"
-        hint = "see the reasons above" if why else "no place in the model looks like one: check the rule and the model"
+        none = "no place" if not any(report.count(rule) for rule in require) else "no other place"
+        hint = "see the reasons above" if why else f"{none} in the model looks like one: check the rule and the model"
         raise GateError(f"{what}:\n" + "\n".join([*short, *why]), hint=hint)
     if require_clean and not report.is_clean:
         lines = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.lost]
         what = "1 fusion was missed" if len(lines) == 1 else f"{len(lines)} fusions were missed"
         raise GateError(f"{what}:\n" + "\n".join(lines), hint="see the reasons above")
+
+
+def _why_missing(report: Report, rules: Sequence[str]) -> list[str]:
+    """Each place where a rule was missed or nearly fits; else the kernels that it would have joined."""
+    listed: list[str] = []
+    for rule in rules:
+        found = [m for m in (*report.missed, *report.near) if m.rule == rule]
+        listed += [f"  {rule} at {m.node}: {m.reason}: {m.message}" for m in found]
+        if not found:
+            apart = [b for b in report.boundaries if b.rule == rule]
+            listed += [f"  {rule} of {b.producer} and {b.consumer}: {b.reason}: {b.message}" for b in apart]
+    return listed
 
 
 def program_of(made: Compilation, request: Request, params: Mapping[str, Array] | None = None) -> Program:

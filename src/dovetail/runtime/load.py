@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import DovetailError, LoadError, OptionError, ParseError
@@ -16,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.serial_table import MAGIC
 from dovetail.ir.text import parse_graph
 from dovetail.progress import phase
+from dovetail.runtime.in_memory import graph_in_memory
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.sanitize import sanitize
 
@@ -31,17 +31,9 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
     return parse_graph(text, vocabulary(ops))
 
 
-class OnnxModel(Protocol):
-    """An `onnx.ModelProto`, as far as types have to tell it."""
-
-    def SerializeToString(self) -> bytes: ...
-
-
 def save(graph: Any, path: str | os.PathLike[str]) -> None:
     """Write a graph and its arrays; the file is whole, or it is not there. What `compile` takes is read first."""
-    graph_of = import_module("dovetail.runtime.source").graph_of  # which loads files
-
-    serial.save(graph_of(graph), path)
+    serial.save(load(graph) if is_path(graph) else graph_in_memory(graph), path)
 
 
 def is_path(given: object) -> TypeGuard[str | os.PathLike[str]]:
@@ -74,14 +66,8 @@ def load(
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure. With
     `train`, arrays of a few floats in an ONNX model are parameters too, and not constants.
     """
-    if is_onnx_model(path):
-        from dovetail.frontends.onnx import load_bytes
-
-        return load_bytes(_content(path), fixed=fixed, train=train)
     if not is_path(path):
-        graph_of = import_module("dovetail.runtime.source").graph_of  # which loads files
-
-        return graph_of(path, ops=ops)
+        return graph_in_memory(path, fixed=fixed, train=train)
     file = Path(path)
     shown = sanitize(str(file))
     if "\0" in str(path):
@@ -131,17 +117,3 @@ def load(
     except ParseError as error:
         error.where = f"{shown}, {error.where}"
         raise
-
-
-def is_onnx_model(given: object) -> bool:
-    """Whether something is an ONNX model in memory; onnx is not imported to tell."""
-    return isinstance(given, bytes | bytearray | memoryview) or type(given).__name__ == "ModelProto"
-
-
-def _content(given: Any) -> bytes:
-    if not hasattr(given, "SerializeToString"):
-        return bytes(given)
-    try:
-        return given.SerializeToString()
-    except Exception as error:  # protobuf has several classes for a message that is too large
-        raise LoadError(f"a model that cannot be written: {error}", hint="save it with external data") from error

@@ -22,7 +22,8 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.build_id import build_id
-from dovetail.runtime.load import is_onnx_model, load
+from dovetail.runtime.in_memory import Described, graph_in_memory
+from dovetail.runtime.load import load
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.building.weights import Weights, owned
 
@@ -44,14 +45,6 @@ class Source:
     """Waits until these are there: a file may still be read while a program is put together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A graph that a text describes in full, to be built only where the cache does not know it."""
-
-    text: str
-    build: Callable[[], Graph]
-
-
 def source_of(
     given: Any,
     ops: Iterable[FusedOp[...]] = (),
@@ -65,18 +58,8 @@ def source_of(
         return of_graph(given, store)
     if isinstance(given, Described):
         return _described(given, store)
-    if is_onnx_model(given):
-        return of_graph(load(given, fixed=fixed), store)
     if not isinstance(given, str | os.PathLike):
-        if type(given).__module__.partition(".")[0] == "jax":
-            from dovetail.frontends.jax.load import import_function, is_jax  # few compile functions of JAX
-
-            if is_jax(given):
-                return of_graph(import_function(given), store)
-        raise OptionError(
-            f"a {type(given).__name__} to compile",
-            hint=f"pass a Graph, a path, or an ONNX model in memory{_hint(given)}",
-        )
+        return of_graph(graph_in_memory(given, fixed=fixed), store)
     named = cast("str | os.PathLike[str]", given)
     path = Path(named)
     seen = None if store is None or path.suffix.lower() != ".onnx" else skim(path)
@@ -95,28 +78,7 @@ def graph_of(given: Any, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
     """The graph of anything that `compile` takes but modules of torch, which need the arguments of a call."""
     if isinstance(given, str | os.PathLike):
         return load(cast("str | os.PathLike[str]", given), ops=ops)
-    if isinstance(given, Graph):
-        return given
-    if is_torch(given) and hasattr(given, "graph_signature"):
-        from dovetail.frontends.torch.load import import_module  # torch is there, where its program is
-
-        return import_module(given).graph
-    if is_torch(given):
-        raise OptionError(
-            f"the torch module {type(given).__name__}, which has no graph before it is called",
-            hint="pass torch.export.export(module, args)",
-        )
-    return source_of(given, ops).graph()
-
-
-def is_torch(given: object) -> bool:
-    """Whether something is a module or a program of torch; torch is not imported to tell."""
-    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(given).__mro__)
-
-
-def _hint(given: object) -> str:
-    """What to do with a plain function, which front ends trace."""
-    return "; of a function of JAX, pass jax.jit(f).lower(…)" if callable(given) else ""
+    return graph_in_memory(given)
 
 
 def of_graph(graph: Graph, store: CodeStore | None = None) -> Source:

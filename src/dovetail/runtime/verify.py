@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from dovetail.ir.walk import walk
 from dovetail.passes.edit_scope import EditScope, ScopeFinder
 from dovetail.passes.history import History, Made
 from dovetail.progress import phase
+from dovetail.runtime.arbiter import Amplification, amplifications
 from dovetail.runtime.compile import Compilation
 from dovetail.runtime.deviation import ROUNDED, deviations, difference, tolerance_of
 from dovetail.runtime.random_inputs import RandomInputs, random_inputs
@@ -27,7 +29,8 @@ from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 from dovetail.targets.runtime.arrays.feeds import bind_leaves
 
 ROUNDINGS = 8
-"""How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""
+"""How many roundings of its dtype a number may have that an edit writes or reads: it is kept in that dtype, not in
+float64."""
 SAMPLES = 3
 """How many of the edits that are alike are evaluated."""
 Where = Literal["float64", "program"]
@@ -72,10 +75,13 @@ class OutputCheck:
     """What gave it: the graph as compiled in float64, or the program in its own precision."""
     deviation: float
     tolerance: float
+    amplification: Amplification | None = None
+    """What rounding does to it, measured where a program lies beyond the tolerance of its dtype."""
 
     @property
     def holds(self) -> bool:
-        return self.deviation <= self.tolerance
+        explained = 0.0 if self.amplification is None else self.amplification.explained
+        return self.deviation <= max(self.tolerance, explained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +132,25 @@ def verify_compilation(
         wanted = {name: cast(Array, arrays[v]) for name, v in history.start.outputs.items()}
         outputs = _compared("float64", history.start, lambda: outputs_of(final, drawn), wanted, 0.1, tolerance)
         if run is not None:
-            if tolerance is None and made.setup.precision != PRECISIONS[0]:
-                tolerance = ROUNDED
-            outputs += _compared("program", history.start, lambda: run(drawn.feeds), wanted, 1.0, tolerance)
+            rounded = ROUNDED if tolerance is None and made.setup.precision != PRECISIONS[0] else tolerance
+            found = _compared("program", history.start, lambda: run(drawn.feeds), wanted, 1.0, rounded)
+            outputs += found if tolerance is not None else _explained(history.start, drawn, wanted, found)
         again = history.replay()
     same = all(again.outputs[name] is value for name, value in final.outputs.items())
     return Verification(rules, tuple(outputs), same, drawn.sizes, study.in_bodies)
+
+
+def _explained(
+    graph: Graph, drawn: RandomInputs, exact: Mapping[str, Array], outputs: list[OutputCheck]
+) -> list[OutputCheck]:
+    """Outputs with what rounding does to them, where one is further off than its dtype allows."""
+    if all(o.holds for o in outputs):
+        return outputs
+    try:
+        noise = amplifications(graph, drawn.feeds, drawn.params, exact, drawn.sizes)
+    except DovetailError:
+        return outputs
+    return [o if o.holds else replace(o, amplification=noise[o.name]) for o in outputs]
 
 
 def outputs_of(graph: Graph, drawn: RandomInputs) -> dict[str, Array]:
@@ -261,7 +280,9 @@ class _Sample:
 
     def _bound(self) -> float:
         bound = BOUNDS[self.made.edit.numerics]
-        if not self.scope.writes_numbers:
+        # One over a count, rounded to its dtype, is taken for one over that count.
+        read = self.scope.drops_numbers and self.made.edit.numerics != "exact"
+        if not (self.scope.writes_numbers or read):
             return bound
         dtypes = [t.dtype for v in self.made.edit.before for t in tensors(v.type)]
         return max([bound, *(ROUNDINGS * dtype.roundoff for dtype in dtypes)])

@@ -6,6 +6,7 @@ from importlib import import_module
 
 from dovetail.declare.cost import Machine, Peak, Reach
 from dovetail.errors import UnsupportedError
+from dovetail.nearest import suggestion
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import (
     ELEMENTWISE,
@@ -28,7 +29,8 @@ def target_named(name: str | Target) -> Target:
     if isinstance(name, Target):
         return name
     if name not in NAMES:
-        raise UnsupportedError(f"there is no target {name!r}", hint=f"the targets are {', '.join(NAMES)}")
+        listed = f"the targets are {', '.join(NAMES)}"
+        raise UnsupportedError(f"there is no target {name!r}", hint=suggestion(name, NAMES, listed))
     return import_module(f"dovetail.targets.{name}.target").TARGET
 
 

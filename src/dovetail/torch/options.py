@@ -12,7 +12,7 @@ from dovetail.errors import DeviceError, OptionError
 from dovetail.frontends.torch.importing.custom import custom_rules
 from dovetail.frontends.torch.importing.rule import Rule
 from dovetail.frontends.torch.reading.package import torch_module
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.nearest import nearest
 from dovetail.runtime.request import make_request
 from dovetail.settings import Settings
@@ -60,7 +60,7 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
     if fallback not in FALLBACKS:
         raise OptionError(f"the option fallback is {fallback!r}", hint=f"use one of {', '.join(FALLBACKS)}")
     bodies = chosen.pop("custom_ops", {})
-    rules = {**BY_NAME, **custom_rules(bodies)}
+    rules = {**REGISTRY.by_name, **custom_rules(bodies)}
     declared = tuple(body for body in bodies.values() if isinstance(body, FusedOp))
     target = chosen.pop("target", None)
     device = _device(inputs)

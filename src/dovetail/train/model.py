@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +11,8 @@ from dovetail.errors import BindError, OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.nearest import nearest
+from dovetail.runtime.in_memory import is_torch
 from dovetail.runtime.load import load
-from dovetail.runtime.source import is_torch
 from dovetail.train.matrices import Adafactor, Muon
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
 
@@ -70,8 +70,11 @@ def optimizer_of(optimizer: Any) -> Optimizer:
     return cast(Optimizer, optimizer)
 
 
-def batch_of(batch: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Return a batch as arrays by name: a mapping, or arrays in the order of the names, or tensors of torch."""
+def batch_of(batch: Any, names: Sequence[str], own: Container[str] = ()) -> dict[str, Array]:
+    """Return a batch as arrays by name: a mapping, or arrays in the order of the names, or tensors of torch.
+
+    `own` are names of arrays that the trainer keeps, of which a batch has none.
+    """
     listed = ", ".join(names)
     if isinstance(batch, Mapping):
         named = dict(cast(Mapping[str, Any], batch))
@@ -82,6 +85,13 @@ def batch_of(batch: Any, names: Sequence[str]) -> dict[str, Array]:
         named = dict(zip(names, items, strict=True))
     else:
         raise BindError(f"a {type(batch).__name__} for a batch", hint=f"pass a dict with the arrays {listed}")
+    kept = [str(name) for name in named if name not in names and (name in own or str(name).startswith("train."))]
+    if kept:
+        verb = "belongs" if len(kept) == 1 else "belong"
+        raise BindError(
+            f"the batch has {', '.join(kept)}, and {', '.join(kept)} {verb} to the trainer",
+            hint=f"pass what the model reads, and labels: {listed}; weights are set when a Trainer is made",
+        )
     strange = [str(name) for name in named if name not in names]
     missing = [name for name in names if name not in named]
     if strange or missing:

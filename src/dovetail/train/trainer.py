@@ -20,10 +20,10 @@ from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.renamed import old_options
 from dovetail.runtime.compile import compile
+from dovetail.runtime.in_memory import is_torch
 from dovetail.runtime.options import TargetOptions
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import check_options
-from dovetail.runtime.source import is_torch
 from dovetail.targets import target_named
 from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
@@ -185,7 +185,7 @@ class Trainer:
         Where the loss or a gradient is not finite, all arrays stay as they are. With a scaled loss, the step is left
         out and the scale halved; otherwise a `GradientError` names the first value that is not finite.
         """
-        batch = batch_of(batch, self._reads)
+        batch = batch_of(batch, self._reads, self._state.arrays)
         number = self.steps + 1
         rate = self.optimizer.lr * self.schedule(number)
         numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(self._updates + 1).items()} | {RATE: rate}
@@ -270,7 +270,7 @@ class Trainer:
             graph = weights_as_inputs(evaluation_form(self.graph), (*self.weights, *self.statistics))
             self._evaluated = compile(graph, params=self._frozen, **self._options)
         return self._evaluated.run(
-            {**batch_of(batch, self._reads), **self._state.only((*self.weights, *self.statistics))}
+            {**batch_of(batch, self._reads, self._state.arrays), **self._state.only((*self.weights, *self.statistics))}
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -13,9 +13,9 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.errors import GraphError, UnsupportedError
 from dovetail.ir.dtype import bf16, f16, f32, i32, u32, u64
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MFMA_F16, MFMA_I8, WMMA_11, MatrixInstruction
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.codegen.amd import DEVICES, assembled, missing
@@ -31,9 +31,9 @@ KNOWN = (
 """Of the cases for NVIDIA's."""
 
 
-def _attention(queries: int) -> Value:
-    """Of f32 and eight heads, without matrix instructions."""
-    q, k, v = (x_of(f32, 1, 8, n, 64, name=name) for name, n in (("q", queries), ("k", 300), ("v", 300)))
+def _attention(queries: int, heads: int = 8, keys: int = 300) -> Value:
+    """Of f32, without matrix instructions."""
+    q, k, v = (x_of(f32, 1, heads, n, 64, name=name) for name, n in (("q", queries), ("k", keys), ("v", keys)))
     return library.attention(q, k, v, scale=0.125)
 
 
@@ -91,9 +91,11 @@ def test_families_do_what_the_graph_means(name: str, architecture: str) -> None:
     check(case, in_lockstep(case, feeds, device=DEVICES[architecture]), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx1201"])
 def test_attention_of_several_queries_has_warps_of_32(architecture: str) -> None:
-    case = Case({"y": _attention(20)}, scale=8.0)
+    """Two heads, whose keys are in two parts, the second partly full."""
+    case = Case({"y": _attention(20, heads=2, keys=70)}, scale=8.0)
     feeds = feeds_of(Graph.of(case.outputs), {})
     check(case, in_lockstep(case, feeds, device=DEVICES[architecture]), feeds)
     assert missing() or all(assembled(made.text, architecture) for made in _kernels(case.outputs["y"], architecture))
@@ -166,6 +168,7 @@ def test_ballots_have_a_bit_for_each_lane() -> None:
         Amdgpu("gfx942").ballot(Builder(), "%x", u32)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=f"LLVM makes no code for AMD GPUs: {missing()}")
 def test_weights_that_are_known_are_read_along_k() -> None:
     """They are packed when they are bound: four elements of a lane are one word of 8 bytes."""

@@ -54,7 +54,7 @@ def logits(programs: Programs) -> Array:
     return Slots(programs).extend(0, IDS, len(IDS))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_logits_are_those_of_merged_matrices(tmp_path: Path) -> None:
     file, fields, tensors = base(tmp_path, "q8_0")
     adapter = updates(tensors, UPDATED)

@@ -89,6 +89,7 @@ def test_bytes_that_are_a_model_pass_the_walk() -> None:
     check_content(made.SerializeToString())
 
 
+@pytest.mark.slow
 def test_weights_do_not_count_as_structure() -> None:
     made = model(["Relu x -> y"], X, ["y"])
     made.graph.initializer.append(TensorProto(name="w", data_type=1, dims=[1 << 21], float_data=[0.5] * (1 << 21)))

@@ -29,6 +29,7 @@ def numbers(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 def test_nodes_may_stand_in_any_order(seed: int) -> None:
     rng = random.Random(seed)
@@ -53,7 +54,7 @@ def test_a_sorted_model_is_not_copied_and_a_cycle_is_named() -> None:
         import_model(model(["Add x b -> a", "Relu a -> b", "Neg b -> y"], {"x": f32[2]}, ["y"]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_branches_nest_30_deep() -> None:
     inner: list[onnx.NodeProto] = [node("Relu x -> o0")]
     for depth in range(1, 31):
@@ -66,6 +67,7 @@ def test_branches_nest_30_deep() -> None:
     np.testing.assert_array_equal(program(x=x, c=np.array(False))["y"], -x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("batch", [1, "k", "constant"])
 def test_states_of_one_batch_with_a_symbolic_batch(op: str, gates: int, batch: int | str) -> None:
@@ -82,6 +84,7 @@ def test_states_of_one_batch_with_a_symbolic_batch(op: str, gates: int, batch: i
         import_model(made, fixed={"x": numbers(5, 2, 3), **({"h": numbers(1, 1, 4)} if "h" in inputs else {})})
 
 
+@pytest.mark.slow
 def test_a_loop_whose_carry_grows() -> None:
     trip = body(["Concat c x -> d", "Identity k -> k2"], {"i": i64[()], "k": bool_[()], "c": f32["n", 4]},
                 {"k2": bool_, "d": f32})  # fmt: skip

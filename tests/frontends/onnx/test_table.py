@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Ints, rule
-from dovetail.frontends.onnx.rules import all_rules, families_module, operator, rules_of
+from dovetail.frontends.onnx.rules import REGISTRY
 from dovetail.frontends.onnx.table import page, rows
 from dovetail.ir.value import Value
 from tests.golden import Golden
@@ -15,20 +15,19 @@ def test_the_page_in_docs_is_what_the_rules_say(golden: Golden) -> None:
 
 
 def test_every_rule_has_a_line_of_its_own_words() -> None:
-    silent = {f"{r.domain} {r.op_type}" for r in all_rules() if not r.doc}
+    silent = {r.op for r in REGISTRY.all() if not r.doc}
     assert not silent, f"no docstring: {sorted(silent)}"
 
 
 def test_the_family_of_each_operator_is_what_the_rules_say(golden: Golden) -> None:
-    golden.file("src/dovetail/frontends/onnx/rules/families.py", families_module())
+    golden.file("src/dovetail/frontends/onnx/rules/families.py", REGISTRY.index_text())
 
 
 def test_rules_are_found_by_their_operator() -> None:
-    every = all_rules()
-    for r in every:
-        assert r in rules_of(r.domain, r.op_type), operator(r.domain, r.op_type)
-    assert sum(len(rules_of(*key)) for key in {(r.domain, r.op_type) for r in every}) == len(every)
-    assert rules_of("", "NoSuchOperator") == () == rules_of("com.microsoft", "Abs")
+    every = REGISTRY.all()
+    assert all(r in REGISTRY.of(r.op) for r in every)
+    assert sum(len(REGISTRY.of(op)) for op in {r.op for r in every}) == len(every)
+    assert REGISTRY.of("NoSuchOperator") == () == REGISTRY.of("com.microsoft.Abs")
 
 
 @rule("Squeeze", until=12)

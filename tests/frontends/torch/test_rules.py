@@ -11,15 +11,15 @@ import pytest
 
 from dovetail.errors import UnsupportedError
 from dovetail.frontends.torch.importing.promotion import common_dtype
-from dovetail.frontends.torch.rules import ALL, BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir import leaf
 from dovetail.ir.type import TensorType
 
 
 def test_every_operator_has_one_rule_that_says_what_it_computes() -> None:
-    assert len(BY_NAME) == len(ALL), "an operator has two rules"
-    whole = [rule.op.startswith("higher_order.") or rule.op.count(".") >= 2 for rule in ALL]
-    assert all(whole) and all(rule.doc for rule in ALL)
+    assert len(REGISTRY.by_name) == len(REGISTRY.all()), "an operator has two rules"
+    whole = [rule.op.startswith("higher_order.") or rule.op.count(".") >= 2 for rule in REGISTRY.all()]
+    assert all(whole) and all(rule.doc for rule in REGISTRY.all())
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_rules_do_not_import_torch() -> None:
 def test_rules_are_named_as_torch_names_operators() -> None:
     torch: Any = pytest.importorskip("torch")
     strangers: list[str] = []
-    for rule in ALL:
+    for rule in REGISTRY.all():
         namespace, packet, *overload = rule.op.split(".")
         found = getattr(getattr(torch.ops, namespace), packet, None)
         found = getattr(found, overload[0], None) if overload else found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.frontends.torch.exported import Call, Exported, Leaf, Output, Ref
 from dovetail.frontends.torch.importing.importer import Import
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir.dtype import f64
 from dovetail.ir.type import TensorType
 from dovetail.targets.reference.interpreter import evaluate
@@ -30,7 +30,7 @@ def computed(op: str, *arrays: Array, before: tuple[int, ...] = ()) -> Array:
     names = [f"x{i}" for i in range(len(arrays))]
     leaves = tuple(Leaf(n, "input", TensorType(f64, a.shape), n) for n, a in zip(names, arrays, strict=True))
     call = Call("y", f"aten.{op}", (*before, *map(Ref, names)), (), {}, TensorType(f64, shape))
-    graph = Import(Exported("g", leaves, (call,), (Output(Ref("y")),)), BY_NAME).graph()
+    graph = Import(Exported("g", leaves, (call,), (Output(Ref("y")),)), REGISTRY.by_name).graph()
     return evaluate(graph, dict(zip(names, arrays, strict=True)))["output_0"]
 
 
@@ -103,6 +103,7 @@ def _upper_share(a: float, x: float) -> float:
     return math.exp(-x) * sum(x**k / math.factorial(k) for k in range(int(a)))
 
 
+@pytest.mark.slow
 def test_incomplete_gamma_of_whole_orders() -> None:
     """Of a whole order a, the upper share is exp(-x) times the first a terms of the exponential series."""
     a, x = np.meshgrid([1.0, 2.0, 5.0, 30.0], [1e-3, 0.5, 1.0, 4.9, 5.1, 31.0, 200.0])
@@ -161,6 +162,7 @@ def test_modified_bessel_functions_of_the_first_kind() -> None:
     assert computed("i0.default", np.array([1e4])) == np.inf
 
 
+@pytest.mark.slow
 def test_modified_bessel_functions_of_the_second_kind() -> None:
     """I0 K1 + I1 K0 = 1 / x ties both orders together, and an integral gives K0 alone."""
     first = [computed(f"special_i{order}e.default", WHERE) for order in (0, 1)]

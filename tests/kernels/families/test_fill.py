@@ -35,6 +35,7 @@ def test_random_bits(dtype: DType) -> None:
         same_bits(runner, {"x": np.zeros(size, np.float32), "key": np.array([size, 2**32 - 1 - size], np.uint32)})
 
 
+@pytest.mark.slow
 def test_a_key_that_lies_backwards() -> None:
     key = ops.flip(input("key", u32[2]), axes=(-1,))
     same_bits(compiled(ops.random_bits(key, shape=(100,), dtype=u64)), {"key": np.array([1, 2], np.uint32)})

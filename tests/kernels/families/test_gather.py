@@ -50,6 +50,7 @@ def test_embeddings_of_every_length_from_one_code() -> None:
         same_bits(runner, {"table": bits(f32, v, 384), "i": drawn(v, b, s) if b * s else np.zeros((b, s), np.int64)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, -2, -3])
 def test_elements(axis: int) -> None:
     shape = (5, 6, 19)

@@ -40,7 +40,7 @@ def test_every_mode(mode: Any, padding: Any, align_corners: bool, image: tuple[i
     check(Graph.of(sampled), fed, kernel="grid_sample")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(
     st.sampled_from(MODES),
     st.sampled_from(PADDINGS),
@@ -67,6 +67,7 @@ def test_dtypes(dtype: DType, mode: Literal["linear", "cubic"]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_strided_operands() -> None:
     x = ops.permute(input("x", f32[2, 6, 7, 5]), order=(-4, -1, -3, -2))
     grid = ops.permute(input("grid", f32[2, 2, 4, 9]), order=(-4, -2, -1, -3))

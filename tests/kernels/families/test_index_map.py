@@ -72,6 +72,7 @@ def test_any_views(data: st.DataObject) -> None:
     check(one(y + SIDE, x, SIDE), {"x": normal(*shape), "side": normal(1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f64, i32])
 def test_a_slice_across_merged_axes(dtype: DType) -> None:
     x = input("x", dtype[3, 7, 11])

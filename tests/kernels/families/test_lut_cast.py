@@ -12,6 +12,7 @@ from dovetail.ops.conversion import EIGHT_BIT_FLOATS, Rounding
 from tests.kernels.native import bits, compiled, same_bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", NARROW, ids=str)
 def test_from_every_pattern(source: DType) -> None:
     x = input("x", source[256])

@@ -39,6 +39,7 @@ def test_operands_broadcast() -> None:
     same_bits(compiled(y), {"x": normal(5, 6, 7), "r": normal(7), "c": normal(6, 1), "o": normal()})
 
 
+@pytest.mark.slow
 def test_views_are_read_in_place() -> None:
     x = input("x", f32[6, 20, 18])
     outputs = {
@@ -65,6 +66,7 @@ def test_activations(dtype: DType) -> None:
     near(compiled(outputs), {"x": normal(5, 34, dtype=dtype)})
 
 
+@pytest.mark.slow
 def test_one_code_serves_every_size() -> None:
     m, n = symbol("m"), symbol("n")
     x, row = input("x", f32[m, n]), input("row", f32[n])
@@ -129,6 +131,7 @@ def test_long_chains_and_shared_steps_are_linear() -> None:
     np.testing.assert_array_equal(program.run({"x": feed})["y"], feed)
 
 
+@pytest.mark.slow
 def test_any_bits_of_whole_numbers() -> None:
     x, y = input("x", i32[1000]), input("y", i32[1000])
     outputs = {"a": x * y + ops.maximum(x, y), "b": ops.where(ops.less(x, y), ops.bit_xor(x, y), x - y)}

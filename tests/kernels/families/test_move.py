@@ -40,6 +40,7 @@ def test_every_dtype(dtype: DType) -> None:
     same_bits(compiled(made), {"x": bits(dtype, 3, 5), "y": bits(dtype, 3, 2)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [bool_, f16, f32, f64], ids=str)
 def test_transposes_of_every_size(dtype: DType) -> None:
     m, n = symbol("m"), symbol("n")
@@ -88,6 +89,7 @@ def test_joins_of_strided_and_empty_pieces(axis: int) -> None:
     same_bits(compiled(ops.concat(*pieces, turned, pieces[0], axis=axis)), feeds)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_known_later() -> None:
     x, y = input("x", f32["b", "h", "s", 8]), input("y", f32["b", "h", "t", 8])
     made = {
@@ -151,6 +153,7 @@ def test_equal_joins_of_other_places_have_kernels_of_their_own() -> None:
         assert found[f"y{gap}"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 def test_loops_of_several_parts_are_not_unrolled() -> None:
     xs = [input(f"x{i}", f32[4, 16, 8, 8]) for i in range(9)]
     windows = [ops.slice_(ops.slice_(x, axis=-1, start=1, stop=7), axis=-2, start=0, stop=6) for x in xs]

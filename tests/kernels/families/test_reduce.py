@@ -47,7 +47,7 @@ def test_the_index_of_an_extreme(dtype: DType, shape: tuple[int, ...]) -> None:
     same_bits(compiled(outputs), {"x": few(shape, dtype)})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("shape", "dtype"), [*((shape, f32) for shape in SHAPES), ((3, 5, 7), f64), ((3, 5, 7), f16)])
 def test_running_reductions(shape: tuple[int, ...], dtype: DType) -> None:
     x = input("x", dtype[shape])

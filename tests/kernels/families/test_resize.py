@@ -43,6 +43,7 @@ def test_nearest(coordinates: str, rounding: str) -> None:
         check(enlarged(coordinates=coordinates, rounding=rounding, **scale), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_linear(coordinates: str) -> None:
     x = {"x": normal(2, 3, 7, 10)}

@@ -41,6 +41,7 @@ def vector(name: str, n: int, dtype: DType = f32) -> Value:
     return input(name, dtype[n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [385, 2048, 2500])
 def test_columns_of_what_memory_holds_are_summed_like_those_of_a_cache(columns: int) -> None:
     """A bundle is then as wide as the rows of the matrix, which changes no sum."""
@@ -79,6 +80,7 @@ def test_rows_of_any_length(n: int) -> None:
     near(compiled(outputs), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, -2, -3])
 def test_softmax_along_every_axis(axis: int) -> None:
     x = x_of(3, 17, 300)

@@ -32,6 +32,7 @@ def test_every_dtype(dtype: DType) -> None:
     same_bits(compiled(made), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
 def test_combined_in_every_dtype(dtype: DType, way: Combine) -> None:
@@ -57,6 +58,7 @@ def test_fewer_indices_than_lanes(axis: int, way: Combine) -> None:
     near(compiled(made), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["none", "mul"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_rows_of_indices(depth: int, way: Combine) -> None:

@@ -32,6 +32,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["half", "interleaved"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rope(dtype: DType, form: Form) -> None:

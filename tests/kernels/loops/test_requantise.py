@@ -55,6 +55,7 @@ def in_one_kernel(y: Value, feed: Array) -> None:
     assert found.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, u8], ids=str)
 @pytest.mark.parametrize("zero", [0, 7, 127])
 @pytest.mark.parametrize("scale", [0.0038751268, 0.5, 0.1, 1.0, 3.0, 0.13183480501174927, 7e18])

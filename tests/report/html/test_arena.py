@@ -14,6 +14,7 @@ from tests.report.html.models import compiled
 MODELS = ("bert", "llama", "resnet", "unet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_slots_and_peak_are_those_of_the_plan(model: str) -> None:
     plan = compiled(model).plan

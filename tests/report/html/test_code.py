@@ -14,6 +14,7 @@ from dovetail.targets.cpu.select import make_job
 from tests.report.html.models import compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
 def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     """Texts are written once for all that are alike; here they are written for every step."""
@@ -32,6 +33,7 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     assert len(set(found.texts)) == len(found.texts) < len(plan.steps)
 
 
+@pytest.mark.slow
 def test_a_target_without_code_has_none() -> None:
     made = compiled("bert", "reference")
     assert code_shown(made.target, made.plan) is None

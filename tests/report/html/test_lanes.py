@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from dovetail.report.html.lanes import MeshEntry, MeshJoint, MeshRemedy, lanes_picture
 from dovetail.report.html.page import page
 from tests.golden import Golden
@@ -38,6 +40,7 @@ def test_what_the_page_is_given(golden: Golden) -> None:
     golden.file("tests/golden/lanes.json", json.dumps(lanes_picture(entry(3)), indent=1) + "\n")
 
 
+@pytest.mark.slow
 def test_names_of_a_placement_cannot_be_markup() -> None:
     axis, place = HOSTILE[0], HOSTILE[1]
     mesh = MeshEntry(((axis, 2),), (joint("all-reduce", place, (axis,)),), (), 0.0, 0, 0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.report.html.fold import Item
 from dovetail.report.html.layout import Layout, lay_out
+from dovetail.report.runs import Item
 
 
 def random_items(seed: int, count: int) -> list[Item]:

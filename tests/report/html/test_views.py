@@ -32,6 +32,7 @@ def test_a_view_holds_what_its_stage_computes(model: str) -> None:
     assert sorted(drawn(stages, views["plan"])) == sorted(s.value.op.name for s in made.plan.steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_kernels_of_the_plan_are_those_of_the_report(model: str) -> None:
     made = compiled(model)
@@ -51,6 +52,7 @@ def test_kernels_of_the_plan_are_those_of_the_report(model: str) -> None:
             assert len(room["chips"]) == len(kernel.nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_gap_of_the_report_is_drawn(model: str) -> None:
     made = compiled(model)
@@ -67,6 +69,7 @@ def test_every_gap_of_the_report_is_drawn(model: str) -> None:
     assert told == between
 
 
+@pytest.mark.slow
 def test_nodes_as_written_end_where_the_report_says() -> None:
     made = compiled("llama")
     report = made.report()
@@ -83,6 +86,7 @@ def test_repeated_layers_are_folded() -> None:
         assert max(band["count"] for band in view["bands"]) == 2, view["name"]
 
 
+@pytest.mark.slow
 def test_a_kernel_of_many_ops_is_drawn_around_all_of_them() -> None:
     made = compiled("bert", "cuda")
     stages = stage_views(made.lowered, made.plan)

@@ -56,6 +56,7 @@ def test_what_the_machine_lacks_is_refused() -> None:
         restricted(X86, "avx2", HASWELL | {"f16c": False})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(host().vector_bits <= 256, reason="tests use no wider vectors here anyway")
 def test_kernels_with_avx2_only() -> None:
     """Most machines have no more, and what LLVM makes for them differs: it calls libraries that are not there."""

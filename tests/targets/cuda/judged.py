@@ -11,9 +11,9 @@ from dovetail import Graph
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.steps import placed

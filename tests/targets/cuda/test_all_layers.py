@@ -16,7 +16,6 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Prefetch, Statement, SubGrid, When
 from dovetail.kernels.loops.persistent.kernel import NEXT
@@ -24,6 +23,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, part_in, starts_l
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
@@ -86,6 +86,7 @@ def _is_near(graph: Graph, found: Array) -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "launches"),
     [
@@ -103,6 +104,7 @@ def test_every_layer_of_a_decoder_is_a_pass(name: str, launches: int) -> None:
     assert kernel.passes == 4 and len(every) == launches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_every_layer_of_an_encoder_is_a_pass(name: str) -> None:
     device = replace(WHOLE, multiprocessors=4, dependent_intensity=32.0)
@@ -116,6 +118,7 @@ def _order(plan: Plan) -> list[int]:
     return shared_first([(step, kernels or ()) for step, kernels in launched], Footprints(plan, locations_of(plan)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_layers_share_comes_before_them(name: str) -> None:
     plan = _plan(DECODE.step_graph(replace(SHAPES[name], layers=4)), WHOLE)
@@ -146,6 +149,7 @@ def test_kernels_that_move_are_those_of_the_step_that_they_come_before() -> None
     assert [step for step, _ in found] == steps
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DEVICES)
 def test_the_last_pass_runs_what_follows_the_layers(name: str) -> None:
     graph, device = _model(5), DEVICES[name]
@@ -159,6 +163,7 @@ def test_the_last_pass_runs_what_follows_the_layers(name: str) -> None:
     _is_near(graph, found)
 
 
+@pytest.mark.exhaustive
 def test_a_warp_that_copies_late_finds_the_memory_of_the_last_parts_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep.Machine, "copies_late", True)
     graph = _model(5)
@@ -166,6 +171,7 @@ def test_a_warp_that_copies_late_finds_the_memory_of_the_last_parts_free(monkeyp
         _is_near(graph, _run(graph, replace(COPYING, multiprocessors=blocks))[0])
 
 
+@pytest.mark.exhaustive
 def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where blocks send nothing, steps after the layers are launches: no pass waits at a barrier for them."""
     monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
@@ -178,6 +184,7 @@ def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch:
     assert launches[-1] == "launch contract"
 
 
+@pytest.mark.exhaustive
 def test_steps_outside_of_the_passes_have_the_kernels_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attention of a part has blocks that wait for more of them than a cluster has."""
     from dovetail.targets.gpu.launch_fusion import fused_launches
@@ -200,6 +207,7 @@ def test_steps_outside_of_the_passes_have_the_kernels_of_launches(monkeypatch: p
     assert len(attends) == 2 and {m.text for m in attends} <= {m.text for m in launched}
 
 
+@pytest.mark.exhaustive
 def test_keys_of_the_next_pass_are_prefetched_in_this_one() -> None:
     """The attention is the second part of a pass: two levels before it is the pass before."""
     for description in (WHOLE, replace(WHOLE, copying_warp=True)):
@@ -222,6 +230,7 @@ def _prefetches(statement: Statement, counter: str) -> bool:
     return bool(asked) and counter not in asked and not any(isinstance(s, SubGrid) and s.is_rare for s in every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dependent", [True, False])
 def test_blocks_start_early_and_read_their_counter_once_the_kernels_before_have_ended(dependent: bool) -> None:
     device = replace(FEW, dependent_intensity=inf if dependent else 0.0)

@@ -18,12 +18,12 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, GroupTile
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.gpu.steps import locations_of
@@ -112,6 +112,7 @@ def _judged(value: Value, device: GpuDevice) -> None:
 WIDTHS = (80, 128, 192, 256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["l4", "rtx5090"])
 @pytest.mark.parametrize("queries", [1, 16, 64, 512])
 def test_every_width_has_a_kernel_on_cards_with_little_shared_memory(name: str, queries: int) -> None:
@@ -122,6 +123,7 @@ def test_every_width_has_a_kernel_on_cards_with_little_shared_memory(name: str, 
         assert [row.name for row in rows.values() if row.taken], f"{width} features, {keys} keys"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "width", "cluster"), [(2, 128, 4), (20, 256, 0), (1, 256, 0), (70, 192, 0)])
 def test_few_keys_at_once_are_right(queries: int, width: int, cluster: int) -> None:
     device = replace(H200, shared_bytes=99 << 10, multiprocessors=8, cluster=cluster, matrix_instructions=MMA)
@@ -194,6 +196,7 @@ def test_estimates_are_near_what_was_measured(name: str) -> None:
         assert LAUNCH_MICROSECONDS + cycles_of(tile, H200) / H200.hertz * 1e6 == pytest.approx(measured, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_report_tells_the_kernels_of_its_device() -> None:
     device = SimulatedDriver()
     made = compilation(Graph.of({"y": _attention(80, 80)}), make_request(target=target_of(device)))

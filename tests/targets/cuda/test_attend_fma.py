@@ -18,11 +18,11 @@ from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention import choice as attend_choice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -55,6 +55,7 @@ def _judge(value: Value, device: GpuDevice = SMALL, sizes: dict[str, int] | None
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], by_hand(feeds, **told), f32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HIDDEN)
 def test_whatever_hides_keys(name: str) -> None:
     call, queries, keys = dict(HIDDEN[name]), 40, 150
@@ -66,6 +67,7 @@ def test_whatever_hides_keys(name: str) -> None:
     _judge(value, **{n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 @pytest.mark.parametrize(("queries", "keys"), [(16, 64), (130, 70), (5, 1)])
 def test_blocks_of_any_size(warps: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +78,7 @@ def test_blocks_of_any_size(warps: int, queries: int, keys: int, monkeypatch: py
     _judge(value)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128), (48, 80), (20, 36), (7, 5), (1, 1)])
 def test_any_features(d: int, dv: int) -> None:
     """Those that no vector divides are copied one by one."""
@@ -85,6 +88,7 @@ def test_any_features(d: int, dv: int) -> None:
     _judge(value)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["plain", "keep", "softcap"])
 @pytest.mark.parametrize(("queries", "keys"), [(3, 300), (33, 130)])
 def test_blocks_share_keys_where_queries_are_few(name: str, queries: int, keys: int) -> None:
@@ -96,6 +100,7 @@ def test_blocks_share_keys_where_queries_are_few(name: str, queries: int, keys: 
     _judge(value, device, **{n: call[n] for n in ("fill", "softcap") if n in call})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [0, 1, 64, 130])
 def test_any_number_of_keys(keys: int) -> None:
     keep = x_of(bool_, 20, "t", name="keep")
@@ -103,11 +108,13 @@ def test_any_number_of_keys(keys: int) -> None:
     _judge(value, sizes={"t": keys}, fill=-math.inf)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("queries", [1, 20])
 def test_any_number_of_queries(queries: int) -> None:
     _judge(_attention("n", 70, causal=True, fill=-math.inf), sizes={"n": queries}, causal=True, fill=-math.inf)
 
 
+@pytest.mark.slow
 def test_large_scores_and_values_do_not_overflow() -> None:
     value = _attention(16, 70)
     feeds = feeds_of(Graph.of({"y": value}), {})
@@ -137,6 +144,7 @@ AXES: dict[str, Value] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AXES)
 def test_any_axes_and_masks(name: str) -> None:
     graph = Graph.of({"y": AXES[name]})
@@ -148,6 +156,7 @@ def test_any_axes_and_masks(name: str) -> None:
     assert_close(found, evaluate(graph, feeds, lift=True)["y"], f32)
 
 
+@pytest.mark.slow
 def test_queries_and_keys_may_be_views() -> None:
     """As of one product for all three: rows are further apart than they are long, and heads between them."""
     both = x_of(f32, 20, 3, 2, 32, name="all")
@@ -158,6 +167,7 @@ def test_queries_and_keys_may_be_views() -> None:
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(parts), f32)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("d", "rows", "heads"), [(32, 128, 384), (64, 512, 64), (64, 197, 12), (128, 512, 16)])
 def test_threads_keep_everything_in_registers(d: int, rows: int, heads: int, tmp_path: Path) -> None:
     """What multiply-adds wait for is read from shared memory in vectors, not word by word."""
@@ -166,6 +176,7 @@ def test_threads_keep_everything_in_registers(d: int, rows: int, heads: int, tmp
     assert not spilled_bytes(assembled(made, "sm_90a", tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "is_fused"),
     [

@@ -14,11 +14,11 @@ from dovetail import Graph
 from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When, reads
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.attended import HIDDEN, attention, by_hand
@@ -49,6 +49,7 @@ def _is_by_group(value: Value, device: GpuDevice, groups: int | None = None) -> 
     return any(isinstance(s, MultiplyShared) for s in everything(kernel.body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HIDDEN)
 def test_whatever_hides_keys(name: str, groups: int) -> None:
     call, queries, keys = dict(HIDDEN[name]), 80, 150
@@ -62,6 +63,7 @@ def test_whatever_hides_keys(name: str, groups: int) -> None:
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds, **told), f16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [40, 64, 100, 128, 150])
 @pytest.mark.parametrize("hides", [False, True], ids=["alone", "and_keep"])
 def test_masks_of_keys_are_loaded_once_for_all_queries(keys: int, hides: bool, groups: int) -> None:
@@ -80,6 +82,7 @@ def test_masks_of_keys_are_loaded_once_for_all_queries(keys: int, hides: bool, g
         assert len(loads) == min(2, -(-keys // 64)) or hides, "one for the first round, and one for the next"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "keys"), [(128, 128), (70, 64), (128, 100)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_block_goes_through_all_queries_of_many_heads(queries: int, keys: int, masked: bool) -> None:
@@ -108,6 +111,7 @@ def test_the_last_of_few_rounds_starts_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert len([s for s in every if isinstance(s, MultiplyShared)]) == products
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128)])
 def test_features_fill_lines(d: int, dv: int) -> None:
     value = attention(70, 100, d, dv, dtype=bf16, heads=2, groups=2)
@@ -160,6 +164,7 @@ def test_whatever_hides_a_few_keys(name: str, keys: int) -> None:
     assert_close(in_lockstep(Case({"y": value}), feeds, device=H200)["y"], by_hand(feeds, **told), f16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [0, 1, 130, 203])
 def test_masks_of_any_number_of_keys(groups: int, keys: int) -> None:
     """Rows of 203 bools begin anywhere."""
@@ -171,6 +176,7 @@ def test_masks_of_any_number_of_keys(groups: int, keys: int) -> None:
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds, fill=-math.inf), f16)
 
 
+@pytest.mark.slow
 def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(groups: int) -> None:
     """Values of hidden rounds may be anything, between rounds that are seen and after the last one."""
     device, queries = SMALL, 128 // groups
@@ -189,6 +195,7 @@ def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(groups: int)
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], wanted, f16)
 
 
+@pytest.mark.slow
 def test_the_widest_features_fit_registers(groups: int, tmp_path: Path) -> None:
     """As those of a prompt: a mask, and heads of 128."""
     keep = x_of(bool_, 64, 256, name="keep")

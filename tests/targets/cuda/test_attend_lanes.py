@@ -16,13 +16,13 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.choice import LANES_ARE_FASTER
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Kernel, MultiplyMatrices
 from dovetail.kernels.loops.launch_fusion.amend import opened
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.gpu.steps import locations_of
@@ -92,6 +92,7 @@ CASES: Sequence[tuple[int, int, int, DType, int, Mapping[str, Any]]] = (
 """Keys, queries of a head, its width, the type, heads and masks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]} keys, {c[1]} queries, {c[2]} wide" for c in CASES])
 def test_few_queries_are_near_float64(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, rows, width, dtype, heads, call = case

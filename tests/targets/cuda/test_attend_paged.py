@@ -18,13 +18,13 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row import offer_paged
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import Passes
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.problems.attention import Attention, paged_attention
 from dovetail.kernels.spec import Job
 from dovetail.plan.alias import Alias, dense_strides, find_aliases
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.lockstep import Machine
 from tests.tolerances import assert_close
@@ -157,6 +157,7 @@ CASES: Mapping[str, Shape] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_keys_in_pages_are_near_float64(name: str, blocks: int) -> None:
@@ -170,6 +171,7 @@ def test_keys_in_pages_are_near_float64(name: str, blocks: int) -> None:
     assert_close(arrays["y"], _by_hand(of, arrays), of.dtype)
 
 
+@pytest.mark.slow
 def test_a_length_beyond_the_table_reads_no_further() -> None:
     of = CASES["as many keys as there is room for"]
     arrays = _drawn(of)

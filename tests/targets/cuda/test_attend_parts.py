@@ -15,7 +15,6 @@ import dovetail
 from dovetail.ir.dtype import bf16, bool_, i64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Amend,
@@ -50,6 +49,7 @@ from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index, narrowed
 from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.kernels.loops.persistent.trace import moments
 from dovetail.kernels.request import Request, Role
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs import runner
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -91,6 +91,7 @@ def _copies(body: tuple[Statement, ...], target: str) -> bool:
     return any(isinstance(s, CopyAsync) and s.target.pointer.startswith(target) for s in everything(body))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_keys_are_on_their_way_before_blocks_wait_for_queries(name: str) -> None:
     part = attention_of(resident_of(deep(name)))
@@ -158,6 +159,7 @@ def _as_parts(*_: Any) -> Request:
     return Request(Role.PART)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "uses_them"), [("gpt2", False), ("llama_1b", True)])
 def test_an_attention_among_products_on_tensor_cores_is_on_them_too(name: str, uses_them: bool) -> None:
     """The clock is the lower one by then: a gate of Llama-1B is a ring, and multiplies on tensor cores."""

@@ -46,6 +46,7 @@ def _run(
     return found, weights @ v64 / weights.sum(-1, keepdims=True), driver
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "heads", "shared", "how"), [(1, 1, 1, ""), (70, 2, 1, "keep"), (65, 2, 2, "mask"), (33, 2, 1, "")]
 )
@@ -55,6 +56,7 @@ def test_one_query_is_near_float64(keys: int, heads: int, shared: int, how: str)
     assert "launch attend_row" in device.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "heads", "shared", "how"), [(70, 2, 1, "keep"), (33, 2, 2, "")])
 def test_keys_and_values_of_f16_are_read_as_they_are(keys: int, heads: int, shared: int, how: str) -> None:
     """No kernel widens them before."""
@@ -70,6 +72,7 @@ def test_one_block_takes_all_keys_of_a_head_where_heads_are_many() -> None:
     assert "launch attend_row" in device.log
 
 
+@pytest.mark.slow
 def test_a_query_that_sees_no_key_has_no_number() -> None:
     with np.errstate(invalid="ignore"):
         found, _, _ = _run(3, 1, 1, "none")

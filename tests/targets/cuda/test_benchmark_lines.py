@@ -154,12 +154,14 @@ def _compiled(graph: dovetail.Graph) -> Any:
     return dovetail.compile(graph, target="cuda", cache="off")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder", "resnet"])
 def test_the_roofline_is_that_of_the_report(name: str) -> None:
     program, feeds = _program(name, "f16")
     assert FLOORS.floor_of(program, feeds, H200) == pytest.approx(program.report.floor_seconds)
 
 
+@pytest.mark.slow
 def test_the_roofline_of_a_token_reads_the_filled_part_of_the_cache() -> None:
     of = DECODE.Gpt2Shape(layers=1, hidden=32, heads=4, inner=48, vocabulary=64, positions=32)
     graph = DECODE.step_graph(of)

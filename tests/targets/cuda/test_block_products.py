@@ -56,11 +56,13 @@ def test_several_rows_with_columns_and_blocks_that_lanes_do_not_share_evenly(
     assert_near(*_product(kind, 3, 3, columns, depth)[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1", pytest.param("q6_k", marks=pytest.mark.exhaustive)])
 def test_tiles_of_more_rows_expand_blocks_as_they_load(kind: str) -> None:
     assert_near(*_product(kind, "s", 9, 5, FORMATS[kind].elements)[:2])
 
 
+@pytest.mark.slow
 def test_both_streams_of_a_gate_read_blocks() -> None:
     blocks = [random_blocks("q4_0", 8, 64, seed) for seed in (1, 2)]
     builder = dovetail.Builder("gate")

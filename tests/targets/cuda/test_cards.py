@@ -108,11 +108,13 @@ def test_kernels_assemble_for_every_card(program: str, name: str, tmp_path: Path
         assert not spilled_bytes(told) or is_known, f"{made.kernel.name}: {told}"
 
 
+@pytest.mark.exhaustive
 def test_blocks_share_products_with_few_tiles_where_there_are_no_clusters() -> None:
     names = [made.kernel.name for made in _kernels("encoder_f32", "a100")]
     assert "contract_spans" in names and "contract_sum" in names
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["b200", "b300"])
 def test_blocks_that_stay_have_a_warp_that_copies_where_it_can_give_registers_away(name: str) -> None:
     """B300 runs the code of sm_100, which has no instruction for that."""

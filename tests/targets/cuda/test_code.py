@@ -24,6 +24,7 @@ def test_large_items_start_first_and_results_keep_their_order(monkeypatch: pytes
     assert {*started[:2]} == {9, 7} and {*started[2:]} == {3, 1}
 
 
+@pytest.mark.slow
 def test_the_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code.os, "cpu_count", lambda: 4)
 

@@ -70,6 +70,7 @@ def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, mon
     check(compiled(device, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["program", "ptx", "cubin"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_entry_is_made_anew(kind: str, damage: str, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_kernels_whose_warps_pass_on_registers_are_no_part_of_a_larger_program(t
     assert kinds(tmp_path) == {"cubin": 1}
 
 
+@pytest.mark.slow
 def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Path) -> None:
     first = SimulatedDriver()
     check(compiled(first, tmp_path))

@@ -14,11 +14,11 @@ import dovetail
 from dovetail import library, ops
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyBulk
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -63,6 +63,7 @@ def test_columns_of_a_block_are_copied_whole(kind: str, columns: int, depth: int
     assert _copied_product(kind, columns, depth) == 1
 
 
+@pytest.mark.slow
 def test_both_streams_of_a_gate_are_copied() -> None:
     blocks = [random_blocks("q8_0", 64, 256, seed) for seed in (1, 2)]
     builder = dovetail.Builder("gate")
@@ -76,6 +77,7 @@ def test_both_streams_of_a_gate_are_copied() -> None:
     assert copying == 1
 
 
+@pytest.mark.slow
 def test_a_norm_before_blocks_is_in_the_product() -> None:
     """Gains multiply the row where it goes to shared memory, and its scale multiplies sums."""
     blocks, rng = random_blocks("q8_0", 64, 256, 7), np.random.default_rng(1)
@@ -98,6 +100,7 @@ def test_columns_or_blocks_that_are_not_shared_evenly_are_read_from_memory(kind:
     assert _copied_product(kind, columns, depth) == 0
 
 
+@pytest.mark.slow
 def test_projections_in_several_formats_are_one_product() -> None:
     """Units hold both, and bytes of the files are all that the card has of them, but for bits that make them alike."""
     kinds = {"q": "q4_k", "v": "q6_k"}
@@ -116,6 +119,7 @@ def test_projections_in_several_formats_are_one_product() -> None:
     assert sum(memory.nbytes for memory in device.memory.values()) < 32 * 228 + 4096
 
 
+@pytest.mark.exhaustive
 def test_products_that_differ_in_formats_alone_have_one_kernel() -> None:
     """Each packs its own blocks for it."""
     kinds = {"a": "q4_k", "b": "q6_k", "c": "q4_k"}

@@ -17,7 +17,6 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -42,6 +41,7 @@ from dovetail.kernels.loops.persistent.stream import in_turn
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -89,6 +89,7 @@ def _of(kind: type[Statement], body: Sequence[Statement]) -> int:
     return sum(isinstance(s, kind) for s in everything(body))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("device", [COPYING, PACED, SMALL_ROOM], ids=["all_fit", "paced", "some_fit"])
 def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) -> None:
     graph = layers_of(4)
@@ -99,6 +100,7 @@ def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) ->
     assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+@pytest.mark.slow
 def test_blocks_that_are_full_have_none() -> None:
     most = _resident(layers_of(4), APART).kernel.launch
     assert (
@@ -108,6 +110,7 @@ def test_blocks_that_are_full_have_none() -> None:
     assert full.launch == most and not full.stream and _of(CopyBulk, full.body)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("blocks", [4, 40], ids=["all_copy", "some_copy"])
 def test_a_warp_that_is_late_waits_for_no_phase_that_is_over(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks without any columns wait for nobody: they are through with all passes before their warps have started."""
@@ -119,6 +122,7 @@ def test_a_warp_that_is_late_waits_for_no_phase_that_is_over(blocks: int, monkey
     assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+@pytest.mark.slow
 def test_one_warp_starts_all_bulk_copies() -> None:
     made, before = _resident(layers_of(4), COPYING).kernel, _resident(layers_of(4), APART).kernel
     assert made.launch is not None and before.launch is not None and made.launch.block == before.launch.block + 128
@@ -127,6 +131,7 @@ def test_one_warp_starts_all_bulk_copies() -> None:
     assert _of(CopyAsync, made.body) == _of(CopyAsync, before.body) and not _of(CopyAsync, made.stream)
 
 
+@pytest.mark.slow
 def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
     made = _resident(layers_of(4), PACED)
     bodies = [body for s in everything(made.kernel.stream) for body in _bodies(s)]
@@ -156,6 +161,7 @@ def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:
     assert in_turn((second,)) == (second,)
 
 
+@pytest.mark.exhaustive
 def test_words_of_each_pass_are_in_the_cache_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights have gone through it since the launch before. The blocks share the words, and ask for all of them."""
     asked = prefetched_bytes(monkeypatch)
@@ -200,6 +206,7 @@ def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch
     assert places[0] and places[0] == places[1]
 
 
+@pytest.mark.slow
 def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator would see it."""
     ptx = simulated.SimulatedDriver.ptx
@@ -219,6 +226,7 @@ def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pyte
     assert not np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qwen3_0.6b", "llama_1b"])
 @pytest.mark.parametrize("copying_warp", [True, False], ids=["warp", "threads"])
 def test_kernels_of_whole_sizes_spill_nothing(name: str, copying_warp: bool, tmp_path: Path) -> None:
@@ -232,6 +240,7 @@ def test_kernels_of_whole_sizes_spill_nothing(name: str, copying_warp: bool, tmp
     assert not spilled_bytes(told) and "'setmaxnreg' ignored" not in told, told
 
 
+@pytest.mark.slow
 def test_threads_that_compute_have_the_registers_of_those_that_copy(tmp_path: Path) -> None:
     told = assembled(_resident(layers_of(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
     assert not spilled_bytes(told) and "'setmaxnreg' ignored" not in told, told

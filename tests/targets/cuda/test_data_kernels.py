@@ -16,7 +16,6 @@ from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16,
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.fp8_cast import FORMATS
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order import sort_passes
 from dovetail.kernels.gpu.order.sort_passes import SortPolicy
 from dovetail.ops.detection import grid_sample
@@ -24,6 +23,7 @@ from dovetail.ops.resize import resize
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of
@@ -68,6 +68,7 @@ def scans(x: Value, axis: int) -> dict[str, Value]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes"),
     [
@@ -194,6 +195,7 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axis", [-2, -3])
 def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
     """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
@@ -272,6 +274,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
             runner.run(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_images_are_resized_and_sampled(dtype: DType) -> None:
     x, grid = input("x", dtype[2, 9, 5, 4]), input("grid", dtype[2, 3, 7, 2])

@@ -28,6 +28,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("cooperative", ["on", "off"])
 def test_llvm_takes_the_kernels_of_whole_sizes(name: str, cooperative: Cooperative) -> None:

@@ -12,13 +12,14 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.dtypes import f16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200, pipelined_tile_of
+from dovetail.kernels.gpu.gemm.tile import pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Request
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import driver
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
@@ -61,6 +62,7 @@ def test_products_copy_constant_factors_early_and_nothing_else() -> None:
         assert bool(early) == has_weights, made.kernel.name
 
 
+@pytest.mark.slow
 def test_every_kernel_waits_before_it_reads_what_others_write() -> None:
     for made in kernels():
         assert made.kernel.launch is not None and made.kernel.launch.dependent

@@ -10,9 +10,9 @@ from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.engines import BLOCKS, DENSE
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import locations_of
 from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.target import Considered
@@ -62,6 +62,7 @@ def test_a_gemm_without_warpgroups_says_so() -> None:
     assert refused.condition == "device_multiplies_by_warpgroups" and refused.found == "sm_80"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h200", "a100"])
 def test_a_gemv_streams_its_weights(name: str) -> None:
     rows = _considered(x_of(bf16, 1, 4096, name="x") @ weights(bf16, 4096, 4096), card(name).description)
@@ -69,6 +70,7 @@ def test_a_gemv_streams_its_weights(name: str) -> None:
     assert [row.condition for row in rows][:2] == ["weights_go_in_stages", "threads_multiply_as_fast"]
 
 
+@pytest.mark.slow
 def test_a_gemm_of_f32_is_by_multiply_adds() -> None:
     rows = _considered(x_of(f32, 512, 768, name="x") @ weights(f32, 768, 768))
     assert _taken(rows).name == "gemm_fma" and _taken(rows).seconds

@@ -10,11 +10,11 @@ import pytest
 from dovetail import Graph, library
 from dovetail.ir.dtype import f16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Loop
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 
 

@@ -16,11 +16,11 @@ from dovetail.kernels.gpu.gemm import fma_tile_choice
 from dovetail.kernels.gpu.gemm.fma import FmaTile
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
 from dovetail.kernels.gpu.gemm.fragments import Factor
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.ir import Call, CopyAsync, Expr, Extent, Tensor, ThreadIndex
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -74,6 +74,7 @@ WITH_EVERY_TILE = ("odd", "two_streams")
 """Cases that all tiles have; others have the second one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tile"),
     [(name, tile) for name in CASES for tile in (range(len(SHAPES)) if name in WITH_EVERY_TILE else [1])],
@@ -87,6 +88,7 @@ def test_products_are_near_float64(name: str, tile: int, monkeypatch: pytest.Mon
         check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("columns", "dtype"), [(64, f32), (67, f32), (64, f64)])
 def test_sums_of_parts_are_near_float64(columns: int, dtype: DType) -> None:
     case = Case({"y": _product(dtype, 21, 700, columns)})
@@ -96,6 +98,7 @@ def test_sums_of_parts_are_near_float64(columns: int, dtype: DType) -> None:
     check(case, in_lockstep(case, feeds, device=SPLIT), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "each"), [((1024, 1024, 1024), 2), ((128, 768, 768), 1), ((4096, 768, 3072), 6)])
 def test_multiprocessors_have_equal_shares_of_blocks_that_start_early(sizes: tuple[int, int, int], each: int) -> None:
     """Blocks go to where the kernel before leaves room, as many as fit: some multiprocessors would have none."""
@@ -111,6 +114,7 @@ def test_multiprocessors_have_equal_shares_of_blocks_that_start_early(sizes: tup
             assert fitting >= launch.resident and launch.shared_bytes in (0, shared_bytes(made.kernel.body))
 
 
+@pytest.mark.slow
 def test_neighbouring_rows_are_copied_at_once_and_others_one_by_one() -> None:
     def copies(value: Value) -> list[int]:
         return [s.nbytes for s in everything(_kernel(value).kernel.body) if isinstance(s, CopyAsync)]
@@ -148,6 +152,7 @@ def test_pairs_of_lanes_read_one_address() -> None:
     assert len({tuple(_at(side.lane, lane) for side in sides) for lane in range(32)}) == 32, "each has sums of its own"
 
 
+@pytest.mark.slow
 def test_sums_are_not_stored_as_vectors() -> None:
     """A vector of sums would be neighbouring registers, and most products would then read two of one bank."""
     plain, biased = (
@@ -159,11 +164,13 @@ def test_sums_are_not_stored_as_vectors() -> None:
     assert re.search(r"st\.global\.v4", biased_ptx), "results that are no sums are stored together"
 
 
+@pytest.mark.slow
 def test_a_thread_reads_four_neighbours_at_once() -> None:
     ptx = to_ptx(_kernel(_product(f32, 512, 64, 512)).text, "sm_90a")
     assert "ld.shared.v4" in ptx and not re.search(r"ld\.shared\.[bf]32", ptx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "shape", "value"),
     [
@@ -207,6 +214,7 @@ def test_blocks_share_the_depth_where_tiles_are_few() -> None:
         assert choice.parts > 1 and choice.spans is None, "the step after it adds up parts, but no spans"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, i32])
 def test_integers_are_exact(dtype: DType) -> None:
     rng = np.random.default_rng(1)

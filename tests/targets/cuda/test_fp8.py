@@ -13,10 +13,10 @@ from dovetail.ir.dtype import DType, bf16, f8e4m3fn, f8e5m2, f16, f32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.select import TABLE

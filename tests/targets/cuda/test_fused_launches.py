@@ -14,13 +14,13 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, ClusterBarrier, Kernel
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
@@ -107,13 +107,14 @@ def test_a_product_with_few_rows_computes_the_norm_before_it(name: str) -> None:
     _judged({"y": PROLOGUES[name]})
 
 
+@pytest.mark.slow
 def test_a_norm_that_others_read_is_also_written() -> None:
     (kernel,) = _kernels(_plan(_two_readers()))
     assert _has_prologue(kernel) and len(kernel.written) == 2
     _judged(_two_readers())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_norms_after_residuals_join_the_products_that_follow() -> None:
     def linear(x: Value, name: str, size: int) -> Value:
         return library.linear(x, param(name, f16[x.shape[-1], size]), param(f"{name}.bias", f16[size]), act="gelu")
@@ -141,6 +142,7 @@ def _residuals(layers: int, width: int = 128) -> dict[str, Value]:
     return {"y": y, "x": x}
 
 
+@pytest.mark.slow
 def test_norms_that_keep_their_sum_join_the_products_that_follow() -> None:
     """The first block alone writes the sum, which all blocks have in shared memory."""
     outputs = _residuals(2)
@@ -154,6 +156,7 @@ def test_norms_that_keep_their_sum_join_the_products_that_follow() -> None:
     _judged({"y": added}, CLAIMS)
 
 
+@pytest.mark.exhaustive
 def test_sums_that_one_block_sends_reach_all_blocks_of_the_next_pass() -> None:
     graph, device = Graph.of(_residuals(4, 64)), replace(CLUSTERS, multiprocessors=2, cooperative="on")
     found: list[Any] = []
@@ -180,6 +183,7 @@ def test_a_step_in_place_is_no_prologue_and_its_operand_stays_where_it_is() -> N
     _judged(CHAINS["in_place"], CLAIMS)
 
 
+@pytest.mark.slow
 def test_threads_wait_at_one_barrier() -> None:
     """LLVM copies a barrier into the branches before it unless told: a warp whose threads differ would never go on."""
     found = 0
@@ -192,6 +196,7 @@ def test_threads_wait_at_one_barrier() -> None:
     assert found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS)
 def test_small_steps_share_a_launch(name: str) -> None:
     plan = _plan(CHAINS[name])
@@ -264,7 +269,7 @@ def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: 
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
     """Its status would be a second result."""
     table, ids = param("table", bf16[10, 256]), input("ids", i64[3])
@@ -274,6 +279,7 @@ def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
     _judged(outputs)
 
 
+@pytest.mark.exhaustive
 def test_a_step_with_a_prologue_is_no_prologue_itself() -> None:
     """The norm before the gate became a part of it, and the gate of the product after it: the norm was lost."""
     x, gain = input("x", f32[1, 32]), param("gain", f32[32])

@@ -18,6 +18,7 @@ from dovetail.targets.cuda.runs.run import kernels_of
 GRAPH = Graph.of(ops.relu(input("x", f32[4, 64]) @ param("w", f32[64, 32])) + 1.0)
 
 
+@pytest.mark.slow
 def test_text_is_written_once_and_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many kernels join others: writing those as well took a third of the time of choosing and writing kernels."""
     written: list[str] = []

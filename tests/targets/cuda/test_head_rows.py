@@ -18,10 +18,11 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.models.llama_cache import with_rows
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.stored import from_bytes, to_bytes
@@ -90,6 +91,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POSITIONS)
 def test_a_product_norms_rotates_and_appends_its_heads(name: str) -> None:
     """Of tokens that go to the same row of a cache, the last one stays."""
@@ -97,11 +99,13 @@ def test_a_product_norms_rotates_and_appends_its_heads(name: str) -> None:
         _run(head_outputs(), POSITIONS[name])
 
 
+@pytest.mark.exhaustive
 def test_a_row_beyond_the_cache_is_told() -> None:
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)), pytest.raises(BindError):
         _run(head_outputs(), [ROOM, *range(1, TOKENS)])
 
 
+@pytest.mark.slow
 def test_heads_that_something_else_reads_keep_their_launch() -> None:
     """So do heads that are not the columns of a tile."""
     outputs = head_outputs()
@@ -113,6 +117,7 @@ def test_heads_that_something_else_reads_keep_their_launch() -> None:
         assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", "row_stages"]
 
 
+@pytest.mark.slow
 def test_they_are_stored() -> None:
     plan = make_plan(graph_of_heads(head_outputs()), target=CLAIMS)
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):

@@ -14,11 +14,12 @@ from dovetail import Graph, Value, library
 from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import narrow_results, tile
-from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import MultiplyShared
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -44,6 +45,7 @@ def _products(made: GpuKernel) -> int:
     return len([s for s in everything(made.kernel.body) if isinstance(s, MultiplyShared)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "columns", "act"), [(320, 64, "gelu"), (200, 136, "none"), (130, 72, "relu")])
 def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> None:
     """Five, twelve and six tiles, whose last ones are cut."""
@@ -59,6 +61,7 @@ def test_blocks_with_several_tiles(rows: int, columns: int, act: Activation) -> 
     np.testing.assert_array_equal(beside["y"].view(np.uint16), after["y"].view(np.uint16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "depth", "multiprocessors", "products"),
     [(4096, 768, 132, 7), (4096, 384, 132, 6), (4096, 320, 132, 1), (256, 768, 132, 1), (4096, 768, 1024, 1)],

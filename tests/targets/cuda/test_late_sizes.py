@@ -67,6 +67,7 @@ def test_an_index_out_of_range_is_an_error_after_a_late_size() -> None:
     assert program.run({**given, "more": np.array(5)})["y"].shape == (4, 2), "the flag is cleared"
 
 
+@pytest.mark.slow
 def test_convolutions_and_host_steps_go_with_late_sizes() -> None:
     """Packed filters are found, and results of the host keep their layout."""
     image, w = input("image", f16[1, 16, 6, 6]), param("w", f16[16, 16, 3, 3])

@@ -15,7 +15,6 @@ import dovetail
 from dovetail import Graph, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -35,6 +34,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
@@ -51,7 +51,7 @@ def _device(description: Any) -> SimulatedDriver:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
 def test_each_block_prefetches_the_keys_and_values_that_it_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = prefetched_bytes(monkeypatch)
@@ -82,7 +82,7 @@ def _resident(name: str) -> Kernel:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_small_tensors_come_near_before_blocks_wait_and_are_awaited_before_they_are_read() -> None:
     kernel = _resident("qwen3")
     rooms = {s.pointer: s for s in kernel.body if isinstance(s, Alloc) and s.pointer.startswith("near_")}

@@ -116,6 +116,7 @@ def test_strict_arithmetic_scales_no_sums() -> None:
     assert _is_told(rows["between_products"]) and rows["between_products"].condition == "sums_may_be_scaled"
 
 
+@pytest.mark.slow
 def test_heads_that_their_product_norms_rotates_and_appends_are_told() -> None:
     with patch.object(tiles, "PIPELINED_TILES", (heads.HEAD,)):
         graph = heads.graph_of_heads(heads.head_outputs())
@@ -126,6 +127,7 @@ def test_heads_that_their_product_norms_rotates_and_appends_are_told() -> None:
         assert norms == [{"between_products"}, {"with_heads_of_product"}, {"with_heads_of_product"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tile", "condition"),
     [
@@ -156,6 +158,7 @@ def _attended(graph: Graph, device: GpuDevice) -> Considered:
 _SLOW = with_timings(near.EARLY, "launches", dependent_launch=-2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "device", "condition"),
     [
@@ -188,6 +191,7 @@ def test_norms_within_products_of_few_rows_are_told() -> None:
     assert many["scaled_sums"].condition == "tile_takes_a_norm" and _is_told(many["scaled_sums"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tile")
 def test_the_text_names_what_is_taken_and_what_refuses() -> None:
     driver = SimulatedDriver()

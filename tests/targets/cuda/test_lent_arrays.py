@@ -121,6 +121,7 @@ def test_memory_is_not_overwritten_while_a_library_may_read_it(theirs: str, from
         library.check()
 
 
+@pytest.mark.slow
 def test_memory_that_libraries_give_back_is_used_again() -> None:
     device = SimulatedDriver()
     program, library = compiled(device), Consumer(device)

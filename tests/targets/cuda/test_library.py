@@ -37,6 +37,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return card_with_library(monkeypatch)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [f32, f64, f16, bf16])
 def test_a_result_without_an_epilogue_is_written_directly(card: Card, dtype: DType) -> None:
     graph = inner(dtype)
@@ -49,6 +50,7 @@ def test_a_result_without_an_epilogue_is_written_directly(card: Card, dtype: DTy
     assert {m.kind for m in (a, b, c)} == {{f32: 0, f64: 1, f16: 2, bf16: 14}[dtype]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [f32, f64, f16, bf16])
 def test_an_epilogue_is_a_kernel_of_ours(card: Card, dtype: DType) -> None:
     graph = biased(dtype)
@@ -69,6 +71,7 @@ def transposed(side: str) -> Graph:
     return Graph.of({"y": library.gelu(x @ w)})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("side", ["x", "w"])
 def test_factors_may_be_transposed(card: Card, side: str) -> None:
     graph = transposed(side)
@@ -80,6 +83,7 @@ def test_factors_may_be_transposed(card: Card, side: str) -> None:
     assert product.transposed == {3: int(side == "w"), 4: int(side == "x")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 32, 40), (24, 1, 40), (24, 32, 1), (1, 1, 1), (5, 7, 3)])
 def test_sizes_may_be_one_or_odd(card: Card, rows: int, depth: int, columns: int) -> None:
     graph = biased(rows=rows, depth=depth, columns=columns)
@@ -87,6 +91,7 @@ def test_sizes_may_be_one_or_odd(card: Card, rows: int, depth: int, columns: int
     check(graph, program.run(feeds))
 
 
+@pytest.mark.slow
 def test_weights_that_our_kernels_pack_are_bound_as_they_are(card: Card) -> None:
     graph = inner(bf16, rows=4, depth=256, columns=256)
     drawn, plan = drawn_for(graph), make_plan(graph, target=CLAIMS)

@@ -14,12 +14,13 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import BOX, ClusterBarrier, CopyBox
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

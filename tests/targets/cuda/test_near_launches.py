@@ -17,7 +17,6 @@ from dovetail.ir.dtype import DType, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import STATIC_BYTES, everything, shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -35,6 +34,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.target import Considered, Target
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of

@@ -12,7 +12,6 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AllReduce,
@@ -29,6 +28,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.persistent.runs import PersistentRuns

@@ -20,11 +20,12 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile as tiles
 from dovetail.kernels.gpu.gemm.narrow_results import KEPT
 from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES
-from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate

@@ -18,7 +18,7 @@ from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm import tile as tiles
 from dovetail.kernels.gpu.gemm.pipelined_tile import PipelinedTile
-from dovetail.kernels.gpu.gemm.tile import H200, PIPELINED_TILES, BlockTile
+from dovetail.kernels.gpu.gemm.tile import PIPELINED_TILES, BlockTile
 from dovetail.kernels.gpu.widened import widened
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
@@ -38,6 +38,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

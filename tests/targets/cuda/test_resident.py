@@ -16,7 +16,6 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AwaitCopies,
@@ -34,6 +33,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel

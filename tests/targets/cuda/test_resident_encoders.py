@@ -13,12 +13,12 @@ import dovetail
 from dovetail import Graph
 from dovetail.dtypes import f32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, MultiplyShared, SubGrid
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.models import BertShape, bert, random_weights
 from dovetail.plan.plan import Plan
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import residency_of, steps_of
 from dovetail.targets.gpu.persistent.choice import Residency
 from dovetail.targets.gpu.persistent.runs import PersistentRuns

@@ -15,7 +15,6 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -27,6 +26,7 @@ from dovetail.kernels.loops.persistent.own import Own, is_sent
 from dovetail.kernels.loops.persistent.words import Words
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate

@@ -13,7 +13,6 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AwaitPhase,
@@ -31,6 +30,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -228,6 +228,7 @@ def test_a_thread_that_reads_what_it_received_waits_for_no_other() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_gate_of_16_bits_has_a_sigmoid_of_two_near_instructions() -> None:
     x = input("x", bf16[1, 512])
     graph = Graph.of({"y": library.swiglu(x, param("g", bf16[512, 96]), param("u", bf16[512, 96]))})

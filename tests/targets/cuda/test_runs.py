@@ -117,6 +117,7 @@ def test_arrays_that_change_or_are_freed_are_seen(device: Driver) -> None:
         program.run(there, outputs="device")
 
 
+@pytest.mark.slow
 def test_other_sizes_update_the_graph_that_was_used_longest_ago(device: Driver) -> None:
     program = compiled(scaled(), device)
     for n in [*range(1, MOST_FRAMES + 4), 1, 2]:
@@ -170,6 +171,7 @@ def test_inputs_of_the_host_are_not_overwritten_before_they_are_read(device: Dri
         check(found, x, y)
 
 
+@pytest.mark.slow
 def test_programs_and_streams_keep_their_order(device: Driver) -> None:
     """Device arrays go from one program to the next, with runs on streams of their own between them."""
     first, second = compiled(scaled(), device), compiled(scaled(), device)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, CopyBulk, Kernel, SubGrid
 from dovetail.kernels.loops.persistent.stream import THREADS
 from dovetail.models import LlamaShape
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda import sanitized
@@ -76,6 +76,7 @@ def _persistent(shape: LlamaShape) -> tuple[Kernel, int]:
     return kernel, kernel.launch.block - THREADS
 
 
+@pytest.mark.exhaustive
 def test_one_decoder_has_parts_of_fewer_threads_and_the_other_has_none() -> None:
     """What racecheck reports of the first alone is known to be no race."""
     for shape, fewest in ((sanitized.SHAPE, 256), (sanitized.NARROW, sanitized.KNOWN.threads)):

@@ -32,6 +32,7 @@ def _products() -> dict[str, Value]:
     return {"y": x @ input("w", bf16[DEPTH, COLUMNS]), "z": ops.tanh(x) @ part}
 
 
+@pytest.mark.slow
 def test_products_of_equal_text_copy_by_maps_of_their_own() -> None:
     graph, random, driver = Graph.of(_products()), np.random.default_rng(0), SimulatedDriver()
     driver.description = DEVICE

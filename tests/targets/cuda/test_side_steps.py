@@ -16,8 +16,8 @@ from dovetail.errors import DovetailError
 from dovetail.ir.dtype import f16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
@@ -57,6 +57,7 @@ def test_a_mask_is_a_block_more_of_the_launch_before() -> None:
     assert "gather_and_map" not in [kernel.name for kernel in apart]
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_graph() -> None:
     graph, driver = _embedded(), SimulatedDriver()
     driver.description = EARLY
@@ -67,6 +68,7 @@ def test_results_are_those_of_the_graph() -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 2e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.slow
 def test_the_launch_still_refuses_what_it_refused() -> None:
     driver = SimulatedDriver()
     driver.description = EARLY

@@ -18,10 +18,10 @@ from dovetail.ir.dtype import DType, f16, f32, f64, i32
 from dovetail.kernels.gpu.gemm import fma
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
 from dovetail.kernels.gpu.gemm.stream_k import Spans
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
@@ -78,6 +78,7 @@ CASES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_spans_are_near_float64(name: str) -> None:
     value, groups = CASES[name]
@@ -89,6 +90,7 @@ def test_products_in_spans_are_near_float64(name: str) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", range(len(SHAPES)))
 def test_every_tile_goes_in_spans(shape: int) -> None:
     case = Case({"y": _product(f32, 100, 130, 140)})
@@ -97,6 +99,7 @@ def test_every_tile_goes_in_spans(shape: int) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("groups", [2, 3, 4, 5, 7, 11])
 def test_no_product_is_left_out_or_added_twice(groups: int) -> None:
     """Three bands of five K steps: spans end inside tiles and between them, and hold one tile, many, or less than
@@ -108,6 +111,7 @@ def test_no_product_is_left_out_or_added_twice(groups: int) -> None:
     assert np.array_equal(found, x @ w)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", [1, 40])
 def test_equal_columns_have_equal_bits(rows: int) -> None:
     """Logits that are equal stay so: networks with large activations would amplify what differs in their last bits."""
@@ -162,12 +166,13 @@ def test_spans_need_known_sizes() -> None:
     assert fma_tile_of(1, symbol("n"), 2048, 4096, 1, f32, ADDED).spans is None
 
 
+@pytest.mark.exhaustive
 def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
     """They are chosen where all kernels of a program are known, and its results are those of the reference."""
-    even = ops.matmul(x_of(f16, 100, 128, name="u"), x_of(f16, 128, 100, name="v"))
-    graph = Graph.of({"y": _product(f32, 100, 4096, 100), "z": even})
+    even = ops.matmul(x_of(f16, 32, 64, name="u"), x_of(f16, 64, 32, name="v"))
+    graph = Graph.of({"y": _product(f32, 40, 1024, 40), "z": even})
     device = SimulatedDriver()
-    device.description = replace(H200, cluster=8)
+    device.description = replace(H200, cluster=8, multiprocessors=8)
     plan = make_plan(graph, target=CLAIMS)
     names = [made.kernel.name for _, made in kernels_of(plan, device=device.description)]
     assert names[:2] == ["contract_spans", "contract_sum"] and "contract_spans" not in names[2:]
@@ -181,6 +186,7 @@ def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
     assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(777, 2000, 1500), (64, 4096, 4096)])
 def test_spans_spill_nothing(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")

@@ -13,9 +13,9 @@ from dovetail import Graph, library
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.stored import from_bytes, to_bytes
@@ -79,6 +79,7 @@ def _judged(outputs: dict[str, Value]) -> None:
                 assert error <= 5e-3 * np.linalg.norm(wanted[name]), name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", JOINED)
 def test_a_norm_adds_up_the_parts_of_the_product_before_it(name: str) -> None:
     assert [made.kernel.name for made in _kernels(JOINED[name])] == [PARTS, ROWS]
@@ -103,6 +104,7 @@ def test_parts_and_tiles_are_those_that_were_fastest(
     assert [one.layout for one in product.packed.values()] == layouts
 
 
+@pytest.mark.slow
 def test_parts_of_transposed_weights_are_added_up() -> None:
     outputs = _post_norm((64, 512), 64)
     parts, _ = _kernels(outputs)
@@ -110,6 +112,7 @@ def test_parts_of_transposed_weights_are_added_up() -> None:
     _judged(outputs)
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_its_own_adds_up_what_several_steps_read() -> None:
     assert [made.kernel.name for made in _kernels(_two_readers())] == [PARTS, SUM, ROWS]
     _judged(_two_readers())
@@ -122,11 +125,13 @@ def test_parts_have_enough_work_for_the_multiprocessors_that_would_be_idle() -> 
     assert H200.multiprocessors // 2 < launch.grid <= H200.multiprocessors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [_post_norm((4096, 768), 768), _post_norm((128, 64), 64)], ids=["wide", "shallow"])
 def test_products_with_many_tiles_or_little_depth_stay_whole(outputs: dict[str, Value]) -> None:
     assert [made.kernel.name for made in _kernels(outputs)] == ["contract", ROWS]
 
 
+@pytest.mark.exhaustive
 def test_equal_layers_share_the_kernels_of_parts() -> None:
     x = input("x", f16[16, 64])
     for layer in range(3):
@@ -150,6 +155,7 @@ def test_they_are_stored() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["few_rows", "by_producer"])
 def test_they_assemble_without_spills(name: str, tmp_path: Path) -> None:
     for made in _kernels(JOINED[name]):

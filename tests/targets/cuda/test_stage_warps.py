@@ -139,6 +139,7 @@ def test_rows_that_are_more_than_the_warps_wait_for_the_block() -> None:
     assert by_warps(_stages(2), 32, 32) is None
 
 
+@pytest.mark.exhaustive
 def test_attention_waits_for_its_block_once_between_words_and_keys() -> None:
     part: SubGrid = attention_of(resident_of(deep("qwen3")))
     first = next(i for i, s in enumerate(part.body) if isinstance(s, Receive))

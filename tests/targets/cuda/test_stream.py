@@ -15,12 +15,11 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -89,6 +88,7 @@ def test_many_rows_unknown_sizes_and_unaligned_columns_have_other_kernels() -> N
         assert not _streams(_only(value).kernel)
 
 
+@pytest.mark.slow
 def test_rows_of_weights_that_no_line_holds_are_transposed_where_they_are_parameters() -> None:
     """A vocabulary of 50,257: rows of weights start anywhere, and columns of k do not once they are packed."""
     x, w = _x(bf16, 1, 256), param("w", bf16[256, 1027])
@@ -110,6 +110,7 @@ def test_blocks_that_take_many_turns_leave_room_for_a_third() -> None:
     assert isinstance(qkv.grid, int) and qkv.grid <= 2 * BULK.multiprocessors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_they_fit_every_architecture(architecture: str) -> None:
     shared = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_120": 99 << 10}.get(architecture, 227 << 10)
@@ -132,6 +133,7 @@ def test_they_assemble_without_spills(name: str, device: GpuDevice, tmp_path: Pa
     assert not spilled_bytes(told), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("description", [DEPENDENT, BULK], ids=["small_copies", "bulk_copies"])
 def test_weights_are_copied_before_the_wait_and_nothing_else_is(description: GpuDevice) -> None:
     x = input("x", bf16[2, 192])

@@ -11,12 +11,12 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.gemv.stream_products import StreamProducts
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyBulk, LoadMatrices, MultiplyMatrices, Statement
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.judged import run_in_lockstep
@@ -88,6 +88,7 @@ def test_l2_drops_weights_first_where_the_device_does(evict_first: bool) -> None
     assert ("L2::cache_hint" in ptx) == ("L2::evict_first" in ptx) == evict_first
 
 
+@pytest.mark.slow
 def test_rows_that_a_prologue_computed_are_read_where_they_are() -> None:
     """A norm that every block computes is not copied again, and no thread waits for a copy."""
     x = input("x", bf16[1, 256])
@@ -128,6 +129,7 @@ def test_norms_of_16_bit_floats_are_rounded_once() -> None:
     assert "f64" not in ptx and "sqrt.rn" not in ptx and "rsqrt.approx" in ptx
 
 
+@pytest.mark.slow
 def test_sums_of_what_a_graph_rounds_are_sums_of_rounded_elements() -> None:
     """Products that the graph rounds to 16 bits and then sums in f32 keep their rounding."""
     x = input("x", bf16[2, 256])

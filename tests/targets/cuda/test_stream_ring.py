@@ -13,12 +13,12 @@ import pytest
 from dovetail import Graph, library
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.gemv.packed_matrix import Staged
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, GridBarrier, Kernel, Loop
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -67,6 +67,7 @@ def _run(graph: Graph, description: Any, runs: int) -> list[Any]:
     return [runner.run(x)["y"] for _ in range(runs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_ring_gives_what_the_graph_means(rows: int) -> None:
     graph = _layers(1, rows)
@@ -90,6 +91,7 @@ def test_passes_go_on_with_the_phases_of_a_ring() -> None:
         np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))
 
 
+@pytest.mark.slow
 def test_the_first_stages_are_on_their_way_levels_before() -> None:
     """Copies that a barrier counts may start while other parts run; those that threads await may not."""
     (kernel,) = [k for k in _kernels(make_plan(_layers(4), target=CLAIMS), RESIDENT) if k.counter]
@@ -112,6 +114,7 @@ def test_weights_are_packed_in_the_order_in_which_blocks_read_them() -> None:
     assert not found[..., 4].any()
 
 
+@pytest.mark.slow
 def test_rings_assemble_without_spills(tmp_path: Path) -> None:
     x = input("x", bf16[1, 2048])
     value = library.swiglu(x, param("g", bf16[2048, 8192]), param("u", bf16[2048, 8192]))

@@ -16,7 +16,6 @@ from dovetail import Graph, library
 from dovetail.errors import DeviceError
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Receive
 from dovetail.kernels.loops.persistent.passes import part_in
@@ -26,6 +25,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.driver.api import STUCK, error_of
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs import runner
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.fake_driver import FakeLibrary
@@ -50,6 +50,7 @@ def test_a_word_has_the_part_the_pass_and_the_block() -> None:
     assert wait_of(0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not sends:
@@ -66,6 +67,7 @@ def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyP
     assert parts > 1 and wanted and sorted(found) == sorted(wanted)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_lost_device_says_which_block_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[Any] = []
     made = runner.DeviceFrame

@@ -9,10 +9,10 @@ import pytest
 
 from dovetail import Graph, ops
 from dovetail.ir.dtype import f32
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA, MMA_TF32
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, in_lockstep
@@ -27,6 +27,7 @@ def _product(rows: int, depth: int, columns: int, *, turned: bool) -> Case:
     return Case({"y": ops.matmul(x_of(f32, rows, depth), ops.permute(w, order=TURNED) if turned else w)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["along_columns", "along_k"])
 @pytest.mark.parametrize("sizes", [(128, 256, 64), (40, 72, 48), (37, 45, 51)], ids=str)
 def test_a_gemm_of_tf32(sizes: tuple[int, int, int], turned: bool) -> None:
@@ -51,6 +52,7 @@ def test_it_is_multiplied_by_tensor_cores(turned: bool) -> None:
     assert "cp.async.cg.shared.global" in ptx and "__local_depot" not in ptx
 
 
+@pytest.mark.slow
 def test_devices_have_it_only_where_they_are_given_it() -> None:
     """Its sums are not those of f32."""
     graph = Graph.of(_product(128, 256, 64, turned=False).outputs)

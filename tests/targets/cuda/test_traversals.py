@@ -20,11 +20,12 @@ from dovetail.kernels.gpu.conv import convolve
 from dovetail.kernels.gpu.conv import folded as convolve_folded
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.gpu.gemm.tile import H200, TALL_TILES, BlockTile, pipelined_split_of
+from dovetail.kernels.gpu.gemm.tile import TALL_TILES, BlockTile, pipelined_split_of
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Tensor
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
@@ -74,6 +75,7 @@ LAYERS: dict[str, Value] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", LAYERS)
 def test_pixels_are_copied_for_every_tap(name: str) -> None:
@@ -98,6 +100,7 @@ def test_k_goes_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert next(made.kernel.name for _, made in kernels_of(_plan(case), device=FEW)) == "convolve"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 def test_images_of_any_count_run_on_a_device() -> None:
     """The driver encodes images for each launch: other arrays, and another count of them."""
@@ -122,6 +125,7 @@ FEW_CHANNELS: dict[str, Value] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", FEW_CHANNELS)
 def test_strides_of_few_channels_become_channels(name: str) -> None:
@@ -206,6 +210,7 @@ def _number(expr: Expr) -> int:
     return {"add": x + y, "sub": x - y, "mul": x * y, "div": x // max(y, 1), "rem": x % max(y, 1)}[expr.op]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", TALL_TILES, ids=lambda t: f"{t.rows}x{t.columns}")
 def test_tall_tiles_assemble_without_spills(tile: BlockTile, tmp_path: Path) -> None:
     value = layer(32, 256, 256, 14, 3, residual=True, dtype=bf16)

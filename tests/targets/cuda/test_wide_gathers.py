@@ -33,6 +33,7 @@ def test_threads_of_many_rows_take_neighbours(count: int, width: int, wide: bool
     assert bool(_neighbours(_rows(count, width))) == wide
 
 
+@pytest.mark.slow
 def test_they_are_the_rows_that_indices_pick() -> None:
     value = _rows(1024)
     rng = np.random.default_rng(0)

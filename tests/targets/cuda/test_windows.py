@@ -14,11 +14,11 @@ from dovetail.ir.dtype import bf16, f16, f32, f64, i32
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile
-from dovetail.kernels.gpu.gemm.tile import H200, split_of
+from dovetail.kernels.gpu.gemm.tile import split_of
 from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, H200, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.target import TARGET
 from dovetail.targets.gpu.stored import from_bytes, to_bytes
@@ -71,6 +71,7 @@ def test_f32_is_convolved_by_threads() -> None:
     judge(Case({"y": ops.conv(x, w, strides=(2, 1), dilations=(1, 2), padding=(1, 0, 2, 1), groups=2)}, scale=4.0))
 
 
+@pytest.mark.slow
 def test_padding_after_the_image_alone_is_not_read() -> None:
     """The result has the size of the image, and its last taps are beyond it."""
     judge(Case({"y": ops.conv(x_of(f32, 1, 3, 4, 5), x_of(f32, 2, 3, 2, 3, name="w"), padding=(0, 0, 1, 2))}))
@@ -136,6 +137,7 @@ def test_runs_pack_filters_and_keep_layouts() -> None:
     check(Case(dict(graph.outputs), scale=16.0), found, feeds)
 
 
+@pytest.mark.slow
 def test_packed_filters_are_stored() -> None:
     graph, _ = _network()
     plan = make_plan(graph, target=CLAIMS)

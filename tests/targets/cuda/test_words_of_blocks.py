@@ -16,7 +16,6 @@ from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16, u64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -41,6 +40,7 @@ from dovetail.kernels.loops.persistent.words import PartWords, Received, Words
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -129,7 +129,7 @@ def test_each_block_computes_the_rows_of_its_own_head() -> None:
     assert len(guards) == 2 and len(starts) == 6 and all("kind='block'" in str(s.value) for s in starts)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second token finds the words of the first, with the number of another launch."""
     from tests.targets.cuda import lockstep
@@ -146,6 +146,7 @@ def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatc
         _outputs("qwen3", RESIDENT)
 
 
+@pytest.mark.exhaustive
 def test_blocks_load_again_only_what_is_missing() -> None:
     """A vector that has all words of this launch is not loaded again while others of the warp are late."""
     ptx = to_ptx(_resident().text, "sm_90a")
@@ -157,6 +158,7 @@ def test_blocks_load_again_only_what_is_missing() -> None:
     assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evict", [True, False])
 def test_l2_drops_words_last_where_it_drops_weights_first(evict: bool) -> None:
     """Words of a pass are used once in a launch, and all weights go through L2 until the next one."""
@@ -168,6 +170,7 @@ def test_l2_drops_words_last_where_it_drops_weights_first(evict: bool) -> None:
     assert ptx.count("L2::evict_last") == len(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evict", [True, False])
 def test_a_device_that_has_policies_keeps_words(evict: bool) -> None:
     graph: Graph = layers_of(4)
@@ -177,6 +180,7 @@ def test_a_device_that_has_policies_keeps_words(evict: bool) -> None:
     assert made.kernel.evict_last is evict
 
 
+@pytest.mark.slow
 def test_words_of_one_size_are_compared_at_once() -> None:
     """Words of two bytes have the number of the launch above the element: one comparison is for all of them."""
     ptx = to_ptx(_resident().text, "sm_90a")
@@ -186,6 +190,7 @@ def test_words_of_one_size_are_compared_at_once() -> None:
     assert len(votes) == sum(2 in size for size in sizes)
 
 
+@pytest.mark.exhaustive
 def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
     device = replace(RESIDENT, pause=300)
     graph: Graph = DECODE.step_graph(_deep("qwen3"))

@@ -27,6 +27,7 @@ def x() -> Iterator[Any]:
     yield np.eye(8, dtype=np.float32)
 
 
+@pytest.mark.slow
 def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
     monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "gemm"))
     program = dovetail.compile(graph(), cache="off")
@@ -64,6 +65,7 @@ def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
     assert {k.op for k in program.report.kernels if k.on_host} == {"exp", "matmul"}
 
 
+@pytest.mark.slow
 def test_another_target_tells_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "weave"))
     report = str(dovetail.compile(graph(), target="cuda", cache="off").report)

@@ -72,6 +72,7 @@ def test_long_calls_run_without_the_lock(target: str, calls: set[tuple[str, bool
     assert calls == {(name, False) for name in LONG}
 
 
+@pytest.mark.slow
 def test_threads_compile_what_one_thread_does() -> None:
     texts = [KERNEL.replace("NUMBER", str(number)) for number in range(24)]
     with ThreadPoolExecutor(8) as pool:

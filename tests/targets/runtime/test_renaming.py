@@ -71,6 +71,7 @@ def test_renamed_code_is_what_the_text_compiles_to_and_calls_what_it_names() -> 
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address(f"caller_{a}"))(7) == (7 * 3 + 1) * 5 + 2
 
 
+@pytest.mark.slow
 def test_drivers_of_tiles_with_other_constants_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     y = input("x", f32[1, 16, 30, 41])
     for i in range(3):

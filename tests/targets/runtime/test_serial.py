@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from dovetail import Graph, ops
+from dovetail.errors import SizeLimitError
+from dovetail.ir.dim import Dim, Size, check_size, floordiv, largest, smallest, symbol
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -100,3 +103,21 @@ def test_parameters_at_odd_addresses_give_the_same_bits() -> None:
     x = rng.standard_normal((5, 24)).astype(np.float32)
     expected, got = (graph.bind(p).run({"x": x}) for p in (params, odd))
     np.testing.assert_array_equal(expected["y"], got["y"])
+
+
+def test_sizes_that_are_longer_than_any_text_come_back() -> None:
+    """Tiles of convolutions over images of any size have sizes that nobody would write."""
+    size: Size = symbol("width")
+    for step in range(1, 5):
+        wide = largest(1, smallest(480 + step, floordiv(size + 1, 2)))
+        size = 64 * wide * smallest(floordiv(512, wide + 1), floordiv(10922, wide + 1) - 1) + size * wide
+    assert isinstance(size, Dim)
+    with pytest.raises(SizeLimitError):
+        check_size(size)
+    writer = record.JsonWriter({}, BACKEND.records)
+    spelled = json.loads(json.dumps({"job": writer.spell((size, size, 3)), "sizes": writer.sizes}))
+    assert record.Reader((), BACKEND.records, record.read_sizes(spelled["sizes"])).read(spelled["job"]) == (
+        size,
+        size,
+        3,
+    )

@@ -18,10 +18,18 @@ from pathlib import Path
 import numpy as np
 from dovetail import Builder, compile, ops
 from dovetail.dtypes import f32
+from dovetail.errors import PeerError
 from dovetail.targets import xla
-from dovetail.targets.xla.hosts import join
+from dovetail.targets.xla.hosts import compare, join, leave
 
-join(sys.argv[1], 2, int(sys.argv[2]), 60)
+join(sys.argv[1], 2, int(sys.argv[2]), timeout=60, joining=60)
+compare({"the model": "one"})
+try:
+    compare({"the model": sys.argv[2]})
+except PeerError as error:
+    assert "rank 1 on" in str(error) and "has the model 1, and rank 0" in str(error) and error.rank == 1
+else:
+    raise AssertionError("unlike processes go on")
 builder = Builder("network")
 x, w = builder.input("x", f32[4, 8]), builder.param("w", f32[8, 2])
 builder.output("y", ops.matmul(x, w))
@@ -30,6 +38,7 @@ weights, given = (np.arange(n, dtype=np.float32).reshape(s) for n, s in ((16, (8
 program.bind({"w": weights})
 np.testing.assert_array_equal(program.run({"x": given})["y"], given @ weights)
 Path(sys.argv[3]).write_text("equal")
+leave()
 """
 
 

@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.jax.module import UNKNOWN, Block, Module, Operation, called
-from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.shared.steps import imported_step, missing_rules
+from dovetail.frontends.shared import site
+from dovetail.frontends.shared.importer import Importer, refuse
+from dovetail.frontends.shared.rule import Made, Rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
-from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.graph import Graph
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
-Made: TypeAlias = Value | Sequence[Value]
-Rule: TypeAlias = Callable[["Site"], Made]
 CALL = "stablehlo.custom_call"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+def rule(*ops: str) -> Callable[[Callable[[Node], Made]], tuple[Rule, ...]]:
+    """Declare how some operations are read."""
+    return lambda function: tuple(Rule(op, function) for op in ops)
+
+
+def of_operands(dialect: str, functions: Mapping[str, Callable[..., Value]]) -> tuple[Rule, ...]:
+    """Declare operations of a dialect that are functions of their operands alone."""
+
+    def reading(function: Callable[..., Value]) -> Callable[[Node], Made]:
+        return lambda n: function(*n.operands)
+
+    return tuple(Rule(f"{dialect}.{name}", reading(function)) for name, function in functions.items())
+
+
+class Node(site.Site):
     """An operation that is imported: its operands as values, and what rules ask."""
 
-    operation: Operation
-    operands: tuple[Value, ...]
-    importer: Import
-    known: Mapping[int, Value]
-    """The values that blocks of this operation may read."""
+    def __init__(
+        self, operation: Operation, operands: tuple[Value, ...], importer: Import, known: Mapping[int, Value]
+    ) -> None:
+        """`known` are the values that blocks of this operation may read."""
+        super().__init__(importer)
+        self.operation, self.operands, self.importer, self.reads = operation, operands, importer, known
+
+    @property
+    def op_type(self) -> str:
+        return self.operation.name.split(".")[-1]
+
+    @property
+    def where(self) -> str:
+        return self.operation.where
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -56,12 +76,12 @@ class Site:
         """Of the first result."""
         return self.operation.types[0].dtype
 
-    def sizes(self, value: Value) -> tuple[Size, ...]:
+    def shape_in(self, value: Value) -> tuple[Size, ...]:
         """The shape that a vector of integers holds: numbers, and sizes that are symbols."""
-        found = self.importer.follower.contents(value)
+        found = self.sizes(value)
         if found is None:
             raise self.unsupported("to a shape that is computed from elements of a tensor")
-        return tuple([one if isinstance(one, Dim) else int(one) for one in found.reshape(-1)])
+        return found
 
     def axes(self, name: str) -> dict[str, tuple[int, ...]]:
         """The lists of integers in an attribute of dimension numbers; a single number is a list of one."""
@@ -69,11 +89,8 @@ class Site:
         found = re.findall(r"(\w+) = (?:\[([\d, ]*)\]|(\d+))", text)
         return {key: tuple(int(n) for n in (many or one).split(",") if n.strip()) for key, many, one in found}
 
-    def unsupported(self, what: str) -> UnsupportedError:
-        name = self.operation.name.split(".")[-1]
-        return UnsupportedError(
-            f"{name}: {what}", hint="docs/scale.md lists what is imported", where=self.operation.where
-        )
+    def unsupported(self, what: str, hint: str = "docs/scale.md lists what is imported") -> UnsupportedError:
+        return super().unsupported(what, hint)
 
     def inside(self, block: Block, arguments: Sequence[Value], captured: Mapping[int, Value]) -> tuple[Value, ...]:
         """The results of a block."""
@@ -81,21 +98,20 @@ class Site:
 
     def captured(self, *blocks: Block) -> tuple[dict[int, Value], dict[int, Value]]:
         """What blocks read from outside: constants, and values that must be passed."""
-        read = {number: self.known[number] for block in blocks for number in block.free}
+        read = {number: self.reads[number] for block in blocks for number in block.free}
         constants = {number: value for number, value in read.items() if value.op is leaf.CONST}
         return constants, {number: value for number, value in read.items() if number not in constants}
 
 
-class Import:
-    """One import."""
+class Import(Importer):
+    """One import of a module."""
 
     def __init__(
         self, module: Module, rules: Mapping[str, Rule], shapes: Sequence[tuple[Size, ...]] | None = None
     ) -> None:
         """`shapes` are those of the arguments, where the module leaves sizes open."""
+        super().__init__(module.name)
         self.module, self.rules, self.shapes = module, rules, shapes
-        self.follower = Follower()
-        self.builder = Builder(module.name, lines=False)
 
     def graph(self) -> Graph:
         """The function main."""
@@ -129,14 +145,14 @@ class Import:
     def _made(self, operation: Operation, known: Mapping[int, Value]) -> tuple[Value, ...]:
         operands = tuple(known[number] for number in operation.operands)
         origins = (Origin("module", operation.where),) if operation.where else None
-        with imported_step(self.builder, operation.name, operation.where, origins):
+        with self.step(operation.name, lambda: operation.where, origins):
             callee = called(operation)
             if callee is not None:
                 return self.block(self.module.functions[callee], operands, {})
             if operation.blocks and any(UNKNOWN in t.shape for b in operation.blocks for t in b.types):
-                raise Site(operation, operands, self, known).unsupported("of sizes that are not known before it runs")
-            made = self.rules[_key(operation)](Site(operation, operands, self, known))
-            results = (made,) if isinstance(made, Value) else tuple(made)
+                raise Node(operation, operands, self, known).unsupported("of sizes that are not known before it runs")
+            made = self.rules[_key(operation)](Node(operation, operands, self, known))
+            results = (made,) if isinstance(made, Value) else tuple(v for v in made if v is not None)
             _check(operation, results)
             return results
 
@@ -144,10 +160,7 @@ class Import:
         """One error for all operations without a rule, with how often and where each is used."""
         used = [operation for block in self.module.reached.values() for operation in block.every()]
         lacking = [o for o in used if called(o) is None and _key(o) not in self.rules]
-        if lacking:
-            raise UnsupportedError(
-                missing_rules((_key(o), o.where) for o in lacking), hint="docs/scale.md lists those that are"
-            )
+        refuse(((_key(o), o.where) for o in lacking), "docs/scale.md lists those that are")
 
 
 def _key(operation: Operation) -> str:
@@ -171,4 +184,4 @@ def _fits(made: TensorType, said: TensorType) -> bool:
     return all(b in (a, UNKNOWN) for a, b in zip(made.shape, said.shape, strict=True))
 
 
-__all__ = ["Import", "Made", "Rule", "Site"]
+__all__ = ["Import", "Node", "of_operands", "rule"]

@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.jax.importing import Import
 from dovetail.frontends.jax.module import read_module
-from dovetail.frontends.jax.rules import RULES
+from dovetail.frontends.jax.rules import REGISTRY
 from dovetail.frontends.shared.messages import sanitized_errors
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.dim import Size, floordiv, symbol
@@ -74,7 +74,7 @@ def import_text(text: str, shapes: Sequence[tuple[Size, ...]] | None = None) -> 
 
 def _graph(module: Any, shapes: Sequence[tuple[Size, ...]] | None = None) -> Graph:
     with sanitized_errors(), phase("import"), collector_paused():
-        return Import(read_module(module), RULES, shapes).graph()
+        return Import(read_module(module), REGISTRY.by_name, shapes).graph()
 
 
 __all__ = ["import_function", "import_text", "is_jax"]

@@ -17,7 +17,7 @@ from dovetail.frontends.onnx.importing.fixed import Given
 from dovetail.frontends.onnx.importing.importer import Import
 from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.onnx.importing.supported import Vocabulary
-from dovetail.frontends.onnx.rules import rules_of
+from dovetail.frontends.onnx.rules import REGISTRY
 from dovetail.frontends.shared.messages import sanitized_errors
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
@@ -91,7 +91,7 @@ def import_model(
         model = in_order(model)
         surveys = check_model(model)
         check_nesting(surveys)
-        vocabulary = Vocabulary(model, rules_of, rules)
+        vocabulary = Vocabulary(model, REGISTRY.of, rules)
         vocabulary.check(model.graph, surveys)
         graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free, train).graph())
 

@@ -11,7 +11,7 @@ from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.functions import has_body
 from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.onnx.importing.supported import NEWEST
-from dovetail.frontends.onnx.rules import all_rules
+from dovetail.frontends.onnx.rules import REGISTRY
 
 How = Literal["rule", "body", "none"]
 """A rule of ours, the body by which ONNX defines the operator, or nothing."""
@@ -38,7 +38,7 @@ class Row:
 def rows(rules: Iterable[Rule] | None = None) -> tuple[Row, ...]:
     """Every operator of ONNX's domains, and those of others that have a rule, by domain and name."""
     by_name: dict[tuple[str, str], list[Rule]] = {}
-    for rule in all_rules() if rules is None else rules:
+    for rule in REGISTRY.all() if rules is None else rules:
         by_name.setdefault((rule.domain, rule.op_type), []).append(rule)
     newest: dict[tuple[str, str], Any] = {}
     oldest: dict[tuple[str, str], int] = {}

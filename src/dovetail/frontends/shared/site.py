@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
@@ -21,8 +22,19 @@ class AttributeGroup:
     """Attributes that several operators share, one for each field; rules take them as one parameter."""
 
 
+class Surroundings(Protocol):
+    """What an operator can ask of the import that it is part of."""
+
+    follower: Follower
+
+    def fresh(self, name: str) -> Dim: ...
+
+
 class Site(ABC):
     """One operator of a model: its name, its place for messages, and the import that it is part of."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
 
     @property
     @abstractmethod
@@ -35,13 +47,13 @@ class Site(ABC):
         """The place in the model, as messages name it."""
 
     @property
-    @abstractmethod
     def follower(self) -> Follower:
         """What the import knows about contents of values."""
+        return self._around.follower
 
-    @abstractmethod
     def fresh(self, name: str) -> Dim:
         """A symbol that no other size of the model has."""
+        return self._around.fresh(name)
 
     def known(self, value: Value) -> Contents | None:
         """What a value holds in every run, element by element; None where it depends on the run."""

@@ -18,7 +18,7 @@ from dovetail.frontends.torch.reading.interface import Interface, interface_of
 from dovetail.frontends.torch.reading.program import read_program
 from dovetail.frontends.torch.reading.tensors import array_of
 from dovetail.frontends.torch.reading.trees import plain
-from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.frontends.torch.rules import REGISTRY
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -81,7 +81,7 @@ def capture_module(
 
 def import_captured(given: Captured) -> Imported:
     """The graph of a program."""
-    rules = {**BY_NAME, **custom_rules(given.custom_ops)}
+    rules = {**REGISTRY.by_name, **custom_rules(given.custom_ops)}
     lowered = decomposed(given.program, rules)
     with sanitized_errors(), phase("import"), collector_paused():
         exported = read_program(lowered, name=given.name, names=given.names)

@@ -9,7 +9,6 @@ from dovetail.ir.dtype import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, u8
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.lut_cast import cast_job
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr
 
@@ -18,10 +17,10 @@ FORMATS: Mapping[DType, str] = MappingProxyType({f8e4m3fn: "e4m3", f8e5m2: "e5m2
 WIDE = (f16, bf16, f32)
 
 
-def offer_fp8_cast(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_fp8_cast(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a cast between a float of 8 bits and one of 16 or 32, where the device has the instruction."""
     (x,) = of.value.operands
-    source, target, device = x.dtype, of.value.dtype, of.device or H200
+    source, target, device = x.dtype, of.value.dtype, of.device
     narrows = source in WIDE and target in FORMATS
     if not narrows and not (source in FORMATS and target in WIDE):
         return Refused(

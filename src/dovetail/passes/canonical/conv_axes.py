@@ -19,7 +19,7 @@ _UNROLLED = 16
 """Most taps along the first axis that become channels."""
 
 
-@rule(ops.conv)
+@rule(ops.conv, numerics="reassociated")
 def without_axes_of_one_pixel(value: Value) -> Value | None:
     """Along an axis where image and result have one pixel, a convolution has one tap, and needs no axis.
 
@@ -52,7 +52,7 @@ def _one_tap(value: Value, a: int) -> int | None:
     return before // dilation
 
 
-@rule(ops.conv)
+@rule(ops.conv, numerics="reassociated")
 def adjacent_points_as_one_axis(value: Value) -> Value | None:
     """Adjacent axes along which a convolution reads its own pixel only are one axis.
 

@@ -1,4 +1,4 @@
-"""Loops: carries that never change are captures, and products of captures are computed once, before the loop."""
+"""Loops: carries that never change are captures, and what trips compute of captures alone is computed once, before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.ir import leaf
+from dovetail.ir.dim import product
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.inline import inline
 from dovetail.ir.value import Value
@@ -15,7 +16,18 @@ from dovetail.ops.view import VIEW_OPS
 from dovetail.passes.canonical.rule import listed, number_in, rule
 
 _PRODUCTS = frozenset({ops.matmul, ops.dot, ops.conv})
-_MOVED = frozenset({*_PRODUCTS, *VIEW_OPS, *elementwise.FAMILY, ops.slice_, ops.concat})
+_REDUCTIONS = frozenset({ops.reduce_sum, ops.reduce_mean, ops.reduce_prod, ops.reduce_any, ops.reduce_all})
+_EXTREMES = frozenset({ops.reduce_max, ops.reduce_min})
+"""They are moved where they have something to reduce."""
+_FUNCTIONS = frozenset(
+    {
+        *(ops.exp, ops.log, ops.tanh, ops.sigmoid, ops.softplus, ops.erf, ops.sqrt, ops.rsqrt, ops.pow_, ops.div),
+        *(ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan, ops.atan2, ops.sinh, ops.cosh),
+    }
+)
+"""Elementwise ops that take longer than a load of their result."""
+_WORK = frozenset({*_PRODUCTS, *_REDUCTIONS, *_EXTREMES, *_FUNCTIONS})
+_MOVED = frozenset({*_WORK, *VIEW_OPS, *elementwise.FAMILY, ops.slice_, ops.concat})
 """Ops that are computed before a loop. None of them raises an error on data, so a loop of no trips may compute them."""
 
 
@@ -65,13 +77,13 @@ def _with_operands(
 
 
 @rule(while_, scan_)
-def products_before_the_loop(value: Value) -> Value | None:
-    """A product that each trip computes from captures alone is computed once."""
+def work_before_the_loop(value: Value) -> Value | None:
+    """Products, reductions and functions that each trip computes from captures alone are computed once."""
     if value.known_type is None:
         return None
     body: Subgraph = value.attrs["body"]
     first = int(value.attrs["carries"]) + int(value.attrs.get("scanned", 0))
-    moved = _products_of_captures(body, first)
+    moved = _work_on_captures(body, first)
     if not moved:
         return None
     given = list(value.operands)
@@ -86,19 +98,41 @@ def products_before_the_loop(value: Value) -> Value | None:
     return value.op(*operands, **attrs)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
 
-def _products_of_captures(body: Subgraph, first: int) -> list[Value]:
-    """The last values with a product in them that depend on arguments from `first` on and constants alone."""
-    has_product: dict[Value, bool] = {}
+def _work_on_captures(body: Subgraph, first: int) -> list[Value]:
+    """The last values with work in them that depend on arguments from `first` on and constants alone."""
+    has_work: dict[Value, bool] = {}
     for v in body.values:
         if v.op is leaf.ARGUMENT:
             if v.attrs["index"] >= first:
-                has_product[v] = False
+                has_work[v] = False
         elif v.op is leaf.CONST:
-            has_product[v] = False
-        elif v.op in _MOVED and all(x in has_product for x in v.operands):
-            has_product[v] = v.op in _PRODUCTS or any(has_product[x] for x in v.operands)
-    read = {x for v in body.values if v not in has_product for x in v.operands} | set(body.results)
-    return [v for v in body.values if has_product.get(v) and v in read]
+            has_work[v] = False
+        elif v.op in _MOVED and all(x in has_work for x in v.operands):
+            worked = any(has_work[x] for x in v.operands)
+            # What only repeats elements is cheaper to compute in a trip than to read.
+            if worked and v.op not in _WORK and not _is_no_larger(v):
+                continue
+            has_work[v] = worked or _is_work(v)
+    read = {x for v in body.values if v not in has_work for x in v.operands} | set(body.results)
+    return [v for v in body.values if has_work.get(v) and v in read]
+
+
+def _is_work(value: Value) -> bool:
+    """Whether computing a value takes longer than reading it; constants alone are folded elsewhere."""
+    if all(x.op is leaf.CONST for x in value.operands):
+        return False
+    if value.op in _EXTREMES:
+        return all(isinstance(size, int) and size > 0 for size in value.operands[0].shape)
+    return value.op in _PRODUCTS or value.op in _REDUCTIONS or (value.op in _FUNCTIONS and _is_no_larger(value))
+
+
+def _is_no_larger(value: Value) -> bool:
+    """Whether a value has no more elements than the largest of its operands."""
+    elements = product(value.shape)
+    return any(product(x.shape) == elements for x in value.operands) or (
+        isinstance(elements, int)
+        and any(isinstance(n := product(x.shape), int) and n >= elements for x in value.operands)
+    )
 
 
 def _replaced(results: Sequence[Value], by: dict[Value, Value]) -> tuple[Value, ...]:

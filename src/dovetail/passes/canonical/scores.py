@@ -104,7 +104,9 @@ def scores_as_wide_as_mask(value: Value) -> Value | None:
 
 def _are_narrow(wide: Value) -> bool:
     (narrow,) = wide.operands
-    return are_scores(narrow) and loses_nothing(narrow.dtype, wide.dtype)
+    path, product = under_numbers(narrow)
+    is_one_dtype = all(v.dtype is narrow.dtype for v in (product, *[above for above, _ in path]))
+    return is_one_dtype and are_scores(narrow) and loses_nothing(narrow.dtype, wide.dtype)
 
 
 def _product_of_wider(wide: Value) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.report.fold_names import without_numbers
-from dovetail.report.html.fold import Item, find_runs
+from dovetail.report.runs import Item, find_runs
 
 
 @dataclass(frozen=True, slots=True)

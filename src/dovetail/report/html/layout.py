@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.report.html.fold import Item, Run, find_runs, level_order
 from dovetail.report.html.layers import Box, Drawing, Wire, draw, mirrored
+from dovetail.report.runs import Item, Run, find_runs, level_order
 
 GAP = 26.0
 LANE = 42.0

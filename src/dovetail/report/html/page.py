@@ -24,6 +24,7 @@ from dovetail.report.html.lanes import MeshEntry, lanes_picture
 from dovetail.report.html.timeline import Span
 from dovetail.report.html.views import stage_views
 from dovetail.report.json_form import as_dict
+from dovetail.report.record import facts
 from dovetail.report.report import Report
 from dovetail.version import __version__
 
@@ -64,9 +65,12 @@ def page_source(
     what a placement on devices makes of the program.
     """
     with collector_paused():
+        told = as_dict(report)
+        for shown, miss in zip(told["missed"], report.missed, strict=True):
+            shown["facts"] = dict(facts([miss]))
         return {
             "version": __version__,
-            "report": as_dict(report),
+            "report": told,
             "machine": asdict(machine),
             "stages": stage_views(lowered, plan),
             "arena": arena_picture(plan, sizes),

@@ -99,6 +99,7 @@ const missCard = (miss) =>
     ),
     el("p", { class: "message" }, el("code", {}, clean(miss.reason, 80)), ": ", clean(miss.message, 600)),
     miss.hint ? el("p", { class: "hint" }, clean(miss.hint, 600)) : null,
+    Object.entries(miss.facts).map(([label, value]) => el("p", { class: "note" }, `${label} ${clean(value, 200)}`)),
   );
 
 /** What fused, what was missed and why kernels are apart: each kind in one row, the dearest first. */

@@ -17,10 +17,10 @@ from dovetail.ops.region import region
 from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.family import FAMILIES, Family, family_of, kernel_family
-from dovetail.report.html.fold import Item
 from dovetail.report.html.layout import LANE, Band, Layout, lay_out
 from dovetail.report.html.rooms import Rooms, lines_inside
 from dovetail.report.kernels import KernelMap, kernel_map
+from dovetail.report.runs import Item
 
 _LETTER = 7.2
 _CHIP = 30.0

@@ -57,10 +57,25 @@ _OF_A_RUN = Condition(
 )
 
 
+def _has_kernel(value: Value) -> bool:
+    from dovetail.targets.cpu.of_a_body import has_kernel  # few compile with ops of their own
+
+    return has_kernel(value)
+
+
+_OF_ITS_BODY = Condition(
+    "one_kernel_computes_the_body",
+    _has_kernel,
+    "no kernel of the cpu computes its body as one: it is spelled out, and other rules see its ops",
+    early=True,
+)
+"""Of ops that a user declared."""
+
+
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
-    """The claims for a vocabulary with the user's own ops, which run by their bodies."""
+    """The claims for a vocabulary with the user's own ops: kernels are generated from some of their bodies."""
     own = [name for op in declared for name in (op.name, backward_name(op))]
-    native = {**CLAIMS.native, **{name: () for name in own}}
+    native = {**CLAIMS.native, **{name: (_OF_ITS_BODY,) for name in own}}
     return replace(CLAIMS, native=native, multiplies_bytes=byte_tile_of(host_device()) is not None)
 
 

@@ -6,9 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any
-
-import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
@@ -16,8 +13,8 @@ from dovetail.kernels.device import CAPABILITIES, Capability, CpuDevice
 from dovetail.settings import ISA
 from dovetail.targets.cpu.cores import arm_features, available_threads, data_caches
 from dovetail.targets.cpu.tile_permission import tile_state, without_tiles
+from dovetail.targets.runtime.building.llvm_calls import llvm
 
-llvm: Any = _untyped
 _ARM_TRIPLES = ("aarch64", "arm64")
 _NEVER = ("",)
 TILES = "amx-tile"

@@ -8,18 +8,14 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-import llvmlite  # pyright: ignore[reportMissingTypeStubs]
-import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
-
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
-from dovetail.targets.runtime.building.llvm_calls import emitted, parsed
+from dovetail.targets.runtime.building.llvm_calls import emitted, llvm, parsed
 from dovetail.targets.runtime.building.llvm_calls import optimize as optimize_module
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.version import __version__
 
-llvm: Any = _untyped
 _process_code: list[Compiled] = []
 """Code that lives as long as the process: fallbacks that any kernel may call."""
 _of_thread = threading.local()
@@ -104,6 +100,8 @@ def code_key(text: str, *, vectorize: bool, optimize: bool) -> StoreKey:
 @cache
 def toolchain() -> Mapping[str, str]:
     """What decides the machine code of a text: the processor, LLVM and this package."""
+    import llvmlite  # pyright: ignore[reportMissingTypeStubs]
+
     here = host()
     return {
         "host": f"{here.triple} {here.cpu} {here.vector_bits}",

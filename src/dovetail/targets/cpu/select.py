@@ -209,6 +209,12 @@ def _blocks(of: StepProblem[CpuDevice]) -> Answer:
     return offer_blocks(of)
 
 
+def _few_rows(of: StepProblem[CpuDevice]) -> Answer:
+    from dovetail.targets.cpu.gemm.f32.few_rows import offer_few_rows  # few models multiply a vector by an activation
+
+    return offer_few_rows(of)
+
+
 def _has_blocks(weights: Value) -> bool:
     """Whether weights are dequantised from blocks, in whole or in part, transposed or not."""
     if weights.op in (ops.permute, ops.concat):
@@ -265,6 +271,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("halves", _halves),
             Row("bf16", _bf16),
             Row("narrow", offer_narrow),
+            Row("few_rows", _few_rows),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),

@@ -38,14 +38,15 @@ def _start(device: Callable[[], Driver]) -> None:
 
 
 def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
-    """The kernels for a step."""
+    """Return the kernels for a step, on an H200 where no device is."""
+    from dovetail.targets.cuda.driver.architectures import H200
     from dovetail.targets.gpu.select import TABLE
     from dovetail.targets.gpu.steps import locations_of
 
     try:
         here = device().description
     except UnsupportedError:
-        here = None
+        here = H200
     return TABLE.considered(step, locations_of(plan), here, CLAIMS.machine)
 
 
@@ -67,12 +68,13 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     """The steps that run on the host, products that read blocks, and where a family raised, what it said."""
     from dovetail.kernels.loops.body import steps_without_code
+    from dovetail.targets.cuda.driver.architectures import H200
     from dovetail.targets.gpu.select import TABLE
     from dovetail.targets.gpu.steps import locations_of
 
     locations = locations_of(plan)
     scalars = locations.target.scalars
-    steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
+    steps = [s for s in plan.phase("run") if TABLE.select(s, locations, H200, CLAIMS.machine) is None]
     values = [step.value for step in steps]
     on_host = {v: Served(None, why=locations.refused.get(v, ""), lacks=steps_without_code(v, scalars)) for v in values}
     stored = [v for v in locations.costs if any([stored_as(x) is not None for x in v.operands])]

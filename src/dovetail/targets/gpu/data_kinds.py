@@ -26,11 +26,11 @@ def _is(*listed: Op) -> Callable[[Value], bool]:
     return lambda value: value.op in ops_listed
 
 
-def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None]) -> Kind[GpuDevice | None]:
+def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice]) -> Kind[GpuDevice]:
     return Kind(name, takes, lambda: rows)
 
 
-DATA_KINDS: tuple[Kind[GpuDevice | None], ...] = (
+DATA_KINDS: tuple[Kind[GpuDevice], ...] = (
     _kind("arg reduction", _is(ops.arg_max, ops.arg_min), Row("reduce", offer_reduce)),
     _kind(
         "scan",

@@ -50,25 +50,25 @@ from dovetail.targets.runtime.selection import Kind, Row, Table
 
 __all__ = ["TABLE", "WINDOWS", "Selection", "finished", "kernel_of_step", "make_kernels"]
 
-CONVOLUTIONS: tuple[Row[GpuDevice | None], ...] = (
+CONVOLUTIONS: tuple[Row[GpuDevice], ...] = (
     Row("depthwise", offer_depthwise),
     Row("convolve.copied", offer_copied),
     Row("convolve.folded", offer_folded),
     Row("convolve.gathered", offer_gathered),
     Row("convolve.fma", offer_fma),
 )
-WINDOWS: tuple[Kind[GpuDevice | None], ...] = (
+WINDOWS: tuple[Kind[GpuDevice], ...] = (
     Kind("convolution", is_convolved, lambda: CONVOLUTIONS),
     Kind("pool", lambda v: v.op in (*POOLS, ops.max_pool_indices), lambda: (Row("pool", offer_pool),)),
 )
 """The kinds of problem, and their kernels in the order of preference."""
 
 
-def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None]) -> Kind[GpuDevice | None]:
+def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice]) -> Kind[GpuDevice]:
     return Kind(name, takes, lambda: rows)
 
 
-def _gemm_rows(engines: Mapping[str, Engine]) -> Sequence[Row[GpuDevice | None]]:
+def _gemm_rows(engines: Mapping[str, Engine]) -> Sequence[Row[GpuDevice]]:
     return [Row(name, offer_engine(engine)) for name, engine in engines.items()]
 
 
@@ -82,11 +82,11 @@ def _may_multiply(value: Value) -> bool:
     return value.op is ops.matmul or _is_fused(value)
 
 
-def _has_gemm(of: StepProblem[GpuDevice | None]) -> bool:
+def _has_gemm(of: StepProblem[GpuDevice]) -> bool:
     return any([v.op is ops.matmul for v in of.body.order])
 
 
-TABLE: Table[GpuDevice | None] = Table(
+TABLE: Table[GpuDevice] = Table(
     (
         Kind(
             "elementwise",
@@ -135,7 +135,7 @@ class Selection:
     request: Request = LAUNCH
     """The request for a kernel unless a call says otherwise: a launch, which starts early where that pays."""
 
-    def problem(self, step: Step) -> StepProblem[GpuDevice | None]:
+    def problem(self, step: Step) -> StepProblem[GpuDevice]:
         """A step as its engines see it."""
         return StepProblem(step, self.locations, self.device, self.request)
 

@@ -15,7 +15,7 @@ from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.runtime.building.serial import JsonWriter, NotSerializable, Reader
+from dovetail.targets.runtime.building.serial import JsonWriter, NotSerializable, Reader, read_sizes
 from dovetail.targets.runtime.registry import Registry
 
 _LENGTH = struct.Struct("<Q")
@@ -52,7 +52,8 @@ def to_bytes(plan: Plan, steps: StoredSteps, ptx: dict[str, str]) -> bytes | Non
     except NotSerializable:
         return None
     texts = [text.encode() for text in numbers]
-    head = json.dumps({"steps": spelled, "texts": [len(t) for t in texts]}, separators=(",", ":")).encode()
+    content = {"steps": spelled, "sizes": writer.sizes, "texts": [len(t) for t in texts]}
+    head = json.dumps(content, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *texts])
 
 
@@ -60,7 +61,7 @@ def from_bytes(plan: Plan, content: bytes) -> tuple[StoredSteps, dict[str, str]]
     """What `to_bytes` was given of an equal plan: kernels without their loops, and PTX by their texts."""
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
-    reader = Reader(plan.graph.values, RECORDS)
+    reader = Reader(plan.graph.values, RECORDS, read_sizes(head["sizes"]))
     steps: StoredSteps = tuple(
         [None if kernels is None else tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]]
     )

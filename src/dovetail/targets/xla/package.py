@@ -34,4 +34,9 @@ def wide_types() -> AbstractContextManager[Any]:
     return home.enable_x64(True)
 
 
-__all__ = ["OLDEST", "jax", "jax_export", "jnp", "lax", "serialize_executable", "wide_types"]
+def gathered(array: Any) -> Any:
+    """The arrays of all processes, each in a row of its own."""
+    return _imported("jax.experimental.multihost_utils").process_allgather(array)
+
+
+__all__ = ["OLDEST", "gathered", "jax", "jax_export", "jnp", "lax", "serialize_executable", "wide_types"]

@@ -73,6 +73,7 @@ def test_functions_of_one_number(name: str) -> None:
         assert_near(ran(name, x), exactly(name, x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pow", "atan2"])
 def test_functions_of_two_numbers(name: str) -> None:
     rng = np.random.default_rng(0)
@@ -101,6 +102,7 @@ def test_the_remainder_has_the_sign_of_the_divisor() -> None:
         np.testing.assert_array_equal(np.signbit(got[expected == 0]), np.signbit(expected[expected == 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_angles_are_reduced_exactly_whatever_their_size(name: str) -> None:
     """11 * 2**k is never near a multiple of pi by accident; f32 next to multiples of pi / 2 is the hard case."""

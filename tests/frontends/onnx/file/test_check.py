@@ -74,7 +74,7 @@ def large(count: int) -> onnx.ModelProto:
     return model(nodes, {"v0": f32[4], "x": f32[4]}, [f"v{count}"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_checks_take_time_in_proportion() -> None:
     """Eight times the nodes take about eight times as long, and a node a few millionths of a second."""
     times: list[float] = []

@@ -33,6 +33,7 @@ def test_space_to_depth() -> None:
         import_model(model([node("DepthToSpace x -> y", blocksize=2, mode="RCD")], {"x": f32[1, 4, 1, 1]}, ["y"]))
 
 
+@pytest.mark.slow
 def test_col2im_adds_where_blocks_overlap() -> None:
     ints = np.array
     m = model(

@@ -42,6 +42,7 @@ def test_the_ranks_agree_at_the_end() -> None:
     assert_like_onnxruntime(made(nodes, f32[1, 4], ["z", "s"]), *both(1, 4))
 
 
+@pytest.mark.slow
 def test_what_follows_differs_and_sizes_too() -> None:
     """One side gathers rows, the other columns; how many numbers are left depends on the side and on the data."""
     nodes = [
@@ -56,6 +57,7 @@ def test_what_follows_differs_and_sizes_too() -> None:
     assert_like_onnxruntime(made(nodes, f32[1, 4, 3], ["k", "n"]), *both(1, 4, 3), {"x": xs(1, 4, 3) + 1})
 
 
+@pytest.mark.slow
 def test_weights_that_one_side_reads() -> None:
     """Sides of rank 1 and 2, each with a large weight of its own."""
     nodes = [
@@ -82,6 +84,7 @@ def test_several_one_after_the_other() -> None:
     assert_like_onnxruntime(built, *both(1, 4), *({"x": 3 * f["x"]} for f in both(1, 4)))
 
 
+@pytest.mark.slow
 def test_inside_a_loop() -> None:
     inside = body(
         [

@@ -269,6 +269,7 @@ def test_support_vector_classifiers(kernel: str, groups: tuple[int, ...], probab
     assert_like_onnxruntime(made, *rows(), scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_support_vector_scores_are_transformed(post: str) -> None:
     for groups in ((4, 6), (3, 5, 2)):

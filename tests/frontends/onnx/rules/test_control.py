@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
+from dovetail.errors import BindError, DovetailError, LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.ir.graph import walk_into
@@ -51,6 +51,28 @@ def test_a_condition_that_is_known_leaves_one_branch() -> None:
     assert_like_onnxruntime(made, {"x": xs(3, 2)})
 
 
+def test_nodes_of_a_branch_keep_their_own_names() -> None:
+    made = model(
+        [branches([node("Add x x -> a", name="/encoder/double")], [node("Neg x -> b", name="/encoder/turn")])],
+        {"c": FLAG, "x": f32["n"]},
+        ["y"],
+    )
+    graph = import_model(made)
+    told = {v.op.name: graph.where(v) for v in walk_into(graph.outputs.values())}
+    assert told["add"].startswith("/encoder/double (Add)") and told["neg"].startswith("/encoder/turn (Neg)")
+    assert "(If)" in told["if"]
+
+
+def test_errors_in_a_branch_name_the_node_there() -> None:
+    made = model(
+        [branches([node("Softmax x -> a", name="inner", axis=7)], ["Neg x -> b"])], {"c": FLAG, "x": f32["n"]}, ["y"]
+    )
+    with pytest.raises(DovetailError) as raised:
+        import_model(made)
+    assert "inner" in raised.value.where
+
+
+@pytest.mark.slow
 def test_branches_may_give_different_sizes() -> None:
     made = model(
         [branches([node("Concat x x -> a", axis=0)], ["Neg x -> b"]), "Exp y -> z", "Shape z -> s"],

@@ -140,6 +140,7 @@ def test_the_attributes_of_older_broadcasts_mean_nothing_later() -> None:
         import_model(m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [f32, f64, i32, i64], ids=str)
 @pytest.mark.parametrize("first", [f32, f64, i32, i64], ids=str)
 def test_powers_have_the_type_of_the_base(first: DType, second: DType) -> None:
@@ -190,6 +191,7 @@ def test_remainders() -> None:
     assert found["z"].tolist() == [0.5, -0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [6, 8, 13])
 def test_of_many_tensors(opset: int) -> None:
     inputs = {name: f32["b", 3] for name in "wxyz"}

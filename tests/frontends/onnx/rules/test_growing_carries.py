@@ -32,6 +32,7 @@ def grown(nodes: list[onnx.NodeProto], *, start: int = 0, outputs: str = "y") ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 2])
 def test_rows_are_appended(start: int) -> None:
     made = grown([], start=start)
@@ -44,6 +45,7 @@ def test_what_a_trip_reads_of_it_and_gives_beside_it() -> None:
     assert_like_onnxruntime(made, *({"x": xs(1, 3), "n": np.array(n)} for n in (1, 2, 9)))
 
 
+@pytest.mark.slow
 def test_a_condition_ends_it() -> None:
     """As a decoder is exported: tokens are appended until one says stop."""
     inside = body(
@@ -68,6 +70,7 @@ def test_a_condition_ends_it() -> None:
     assert_like_onnxruntime(made, *({**feed, "most": np.array([most])} for most in (1, 4, 6)))
 
 
+@pytest.mark.slow
 def test_several_axes_and_values_change() -> None:
     """One grows along an axis of batches, one doubles, one shrinks."""
     inside = body(

@@ -53,6 +53,7 @@ def test_gather_elements_and_nd() -> None:
     assert_like_onnxruntime(rows, {"x": x_of(2, 3, 2), "i": np.array([[0, 2], [-1, -1]])})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scatter(reduction: str) -> None:
     i = np.array([[0, 2], [-1, -2]]) if reduction == "none" else np.array([[0, 0], [-1, -1]])
@@ -86,6 +87,7 @@ def test_scatter_of_old_and_by_an_unknown_reduction() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 @pytest.mark.parametrize("axis", [1, -1])
 def test_tensor_scatter(axis: int, mode: str) -> None:
@@ -171,6 +173,7 @@ def test_nonzero_of_one_number_has_no_axes() -> None:
     assert result["p"].shape == (0, 1)
 
 
+@pytest.mark.slow
 def test_nonzero_of_ones_is_a_range() -> None:
     m = model(
         ["Shape x -> s", node("ConstantOfShape s -> one", value=ints(1)), "NonZero one -> p"],
@@ -181,6 +184,7 @@ def test_nonzero_of_ones_is_a_range() -> None:
     assert_like_onnxruntime(m, {"x": x_of(2, 3)}, {"x": x_of(4, 1)})
 
 
+@pytest.mark.slow
 def test_the_number_of_places_is_found_though_nobody_reads_the_places() -> None:
     m = model(
         ["NonZero x -> p", "Shape p -> s", "Gather s one -> n", "Range zero n one -> y", "Mul n n -> z"],
@@ -212,6 +216,7 @@ def test_unique(axis: int | None, ordered: int) -> None:
     assert_like_onnxruntime(m, {"x": x}, {"x": x[:, :2].copy()}, {"x": x[1:]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time_axis", [0, 1])
 def test_reverse_sequence(time_axis: int) -> None:
     shape = ("t", "b", 2) if time_axis == 0 else ("b", "t", 2)

@@ -91,6 +91,7 @@ def test_a_trip_count_that_is_a_size() -> None:
     assert_like_onnxruntime(made, {"x": xs(3), "b": xs(4)}, {"x": xs(2), "b": xs(1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_a_trip_count_and_a_condition_of_the_run(shape: tuple[int, ...]) -> None:
     made = looping(STEP, "m t", {"x": f32["n"], "m": i64[shape], "t": bool_[shape]}, shape=shape)
@@ -104,6 +105,7 @@ def test_a_trip_count_and_a_condition_of_the_run(shape: tuple[int, ...]) -> None
         assert got["z"].shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_a_condition_that_ends_it() -> None:
     nodes = ["Add v x -> w", "Mul w two -> o", node("ReduceMax w -> top", keepdims=0), "Less top ten -> again"]
     for given, count in (("_ t", {}), ("m t", {"m": np.array(2**63 - 1)}), ("m t", {"m": np.array(3)})):
@@ -196,6 +198,7 @@ def test_the_number_of_the_trip() -> None:
     assert_like_onnxruntime(made, {"x": xs(2)})
 
 
+@pytest.mark.slow
 def test_a_loop_in_a_loop_reads_from_all_around() -> None:
     inner = body(
         ["Add u w -> p", "Add p x -> q", "Identity c2 -> again2"],
@@ -212,6 +215,7 @@ def test_a_loop_in_a_loop_reads_from_all_around() -> None:
     assert_like_onnxruntime(made, {"x": xs(3), "m2": np.array(3)}, {"x": xs(2), "m2": np.array(0)})
 
 
+@pytest.mark.slow
 def test_sizes_that_are_found_in_every_trip() -> None:
     nodes = ["NonZero v -> p", "Shape p -> s", node("Cast s -> o", to=1), "Add v x -> w", "Identity c -> again"]
     made = looping(nodes, "m t", {"x": f32["n"]}, initializers={"m": np.array(3), "t": np.array(True)})

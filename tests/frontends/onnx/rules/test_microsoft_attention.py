@@ -28,6 +28,7 @@ def test_attention_with_its_projection(causal: int) -> None:
     check(one, INPUT, {"x": DRAW.floats(2, 4, 12)}, {"x": DRAW.floats(1, 7, 12)}, constants=WEIGHTS)
 
 
+@pytest.mark.slow
 def test_attention_without_a_bias() -> None:
     # onnxruntime takes it for granted; a bias of zeros says the same.
     x, zeros = DRAW.floats(2, 4, 12), {"w": WEIGHTS["w"], "b": np.zeros(36, np.float32)}
@@ -60,6 +61,7 @@ def test_a_mask_that_only_lowers() -> None:
     check(one, {**INPUT, "m": i32["b", "s"]}, {"x": DRAW.floats(2, 4, 12), "m": KEEP}, constants=WEIGHTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (1, 1, 4, 4)])
 def test_a_bias_on_the_scores(shape: tuple[int, ...]) -> None:
     feeds = {"x": DRAW.floats(2, 4, 12), "m": KEEP, "a": DRAW.floats(*shape)}
@@ -78,12 +80,14 @@ def test_a_past_and_what_it_becomes(causal: int, rows: int) -> None:
     check(one, types, feeds, constants=WEIGHTS)
 
 
+@pytest.mark.slow
 def test_values_of_another_width() -> None:
     constants = {"w": DRAW.floats(12, 42), "b": DRAW.floats(42)}
     one = ms("Attention x w b -> y", num_heads=3, qkv_hidden_sizes=[12, 12, 18])
     check(one, INPUT, {"x": DRAW.floats(2, 4, 12)}, constants=constants)
 
 
+@pytest.mark.slow
 def test_attention_is_recognised() -> None:
     graph = import_model(alone(ms("Attention x w b m -> y", num_heads=3), {**INPUT, "m": i32["b", "s"]}, WEIGHTS))
     assert "attention" in str(dovetail.compile(graph, target="cpu").report)
@@ -97,6 +101,7 @@ def test_what_attention_does_not_take() -> None:
         import_model(alone(ms("Attention x w b m -> y", num_heads=3), {**INPUT, "m": i32["b", 1, 9, 9]}, WEIGHTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_column", [False, True])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_with_a_quantised_projection(per_column: bool, causal: int) -> None:
@@ -127,6 +132,7 @@ def test_attention_to_another_sequence() -> None:
     check(one, CROSS, _cross(), constants={"b": DRAW.floats(42)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [(2, 5), (2,), (2, 4, 5)])
 def test_padding_of_keys(mask: tuple[int, ...]) -> None:
     low, high = (0, 1) if len(mask) > 1 else (1, 5)

@@ -44,6 +44,7 @@ def test_a_product_with_its_activation_is_recognised() -> None:
     assert_like_onnxruntime(made, *({"x": x} for x in _rows()))
 
 
+@pytest.mark.slow
 def test_halves_of_which_one_gates_the_other() -> None:
     x, bias = DRAW.floats(2, 3, 8), DRAW.floats(8)
     got = run(ms("BiasSplitGelu x b -> y"), {"x": f32[2, 3, 8], "b": f32[8]}, {"x": x, "b": bias})
@@ -74,6 +75,7 @@ def test_skip_layer_norm_and_its_sum(skip: tuple[int, ...], operands: str) -> No
     )
 
 
+@pytest.mark.slow
 def test_skip_layer_norm_of_narrow_floats() -> None:
     floats = {n: DRAW.floats(8, dtype=np.float16) for n in "gb"}
     feeds = {n: DRAW.floats(2, 3, 8, dtype=np.float16) for n in "xs"}
@@ -81,6 +83,7 @@ def test_skip_layer_norm_of_narrow_floats() -> None:
     check(ms("SkipLayerNormalization x s g b -> y"), types, feeds, constants=floats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operands", ["x s g", "x s g c"])
 def test_skip_rms_norm_and_its_sum(operands: str) -> None:
     check(
@@ -145,6 +148,7 @@ def test_embeddings_and_their_norm(operands: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("activation", [0, 1])
 def test_group_norm(last: int, activation: int) -> None:

@@ -66,6 +66,7 @@ def test_weights_of_a_few_bits(bits: int, k: int, n: int, block: int, zero: str)
         check(one, types, *feeds, constants=constants, scale=5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "zero"), [(4, False), (4, True), (8, True)])
 def test_products_read_the_blocks_of_the_file(bits: int, zero: bool) -> None:
     """No weight is spelled out, and the arrays of the file are not kept beside the blocks."""

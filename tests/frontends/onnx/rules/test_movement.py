@@ -277,6 +277,7 @@ def test_slice_to_behind_the_end_of_a_symbol() -> None:
     assert_like_onnxruntime(m, {"x": x_of(3)}, {"x": x_of(5)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 2, -1, -2])
 def test_slice_by_bounds_that_the_run_computes(step: int) -> None:
     m = in_run(
@@ -322,6 +323,7 @@ def test_expand_and_tile_by_numbers_that_the_run_computes() -> None:
     assert_like_onnxruntime(tiled, *feeds(1, 3, 0))
 
 
+@pytest.mark.slow
 def test_tile() -> None:
     m = model(["Tile x r -> y"], {"x": f32["b", 2, 1]}, ["y"], initializers={"r": ints(2, 3, 4)})
     assert_like_onnxruntime(m, {"x": x_of(2, 2, 1)}, {"x": x_of(1, 2, 1)})

@@ -32,6 +32,7 @@ def test_the_axis_that_softmax_has_by_default(kind: str, opset: int) -> None:
     assert_like_onnxruntime(made, {"x": _random(2, 3, 4)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 def test_layer_norm_and_its_statistics(axis: int) -> None:
     made = model(
@@ -147,6 +148,7 @@ def test_training_before_opset_14_is_refused() -> None:
         import_model(made)
 
 
+@pytest.mark.slow
 def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
     made = model(
         ["Conv x w -> c", "BatchNormalization c scale bias mean variance -> n", "Relu n -> y"],

@@ -17,6 +17,7 @@ def ints(*numbers: int) -> Array:
     return np.array(numbers, np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize(("axis", "keepdims"), [(0, 1), (1, 0), (-1, 1), (-2, 0)])
@@ -73,6 +74,7 @@ def test_top_k_without_order_has_the_same_elements() -> None:
     assert np.array_equal(np.take_along_axis(TIES, result["i"], 1), result["v"])
 
 
+@pytest.mark.slow
 def test_top_k_of_a_number_that_is_a_size() -> None:
     m = model(
         ["Shape z -> k", "Min k three -> least", "TopK x least -> v i"],

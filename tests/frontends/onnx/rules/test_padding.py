@@ -37,6 +37,7 @@ def test_pad_by_more_than_there_is(mode: Literal["edge", "reflect", "wrap"]) -> 
         assert np.array_equal(result["y"], np.pad(x, (7, 5), mode=mode))
 
 
+@pytest.mark.slow
 def test_pad_with_a_number_along_named_axes() -> None:
     m = model(
         ["Pad x p v a -> y"],
@@ -98,6 +99,7 @@ def test_pad_that_cannot_be_is_refused(nodes: list[Any], error: type[Exception])
         import_model(model(nodes, {"x": f32[2, 3]}, ["y"], opset=19, initializers=given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("axes", "shape"), [(None, (4, 5)), ([1], (3,)), ([-2], (7,)), ([1, 0], (4, 4))])
 def test_center_crop_pad(axes: list[int] | None, shape: tuple[int, ...]) -> None:
     along: dict[str, Any] = {} if axes is None else {"axes": axes}

@@ -106,6 +106,7 @@ def test_where_the_state_is_reset(linear: int, given: str) -> None:
     assert_alike(network("GRU", given, linear_before_reset=linear, direction="bidirectional", directions=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 def test_clip(op: str) -> None:
     assert_alike(network(op, "b h c", clip=0.3))
@@ -173,6 +174,7 @@ def test_doubles(op: str) -> None:
     np.testing.assert_allclose(expected["y"], got["y"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_sequence_was_an_option_once() -> None:
     newer = network("LSTM", "b", opset=7)
     older = network("LSTM", "b", opset=6, output_sequence=1)

@@ -193,6 +193,7 @@ def test_sizes_that_come_as_data(mode: str, rounding: str, place: str) -> None:
     assert_like_onnxruntime(made, *feeds, {"x": _floats(1, 2, 6, 6), "s": np.array([6, 1])}, scale=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
 def test_scales_that_come_as_data(mode: str, rounding: str, place: str) -> None:

@@ -147,6 +147,7 @@ def test_trilu_of_symbols(k: int | None, upper: int) -> None:
     assert_like_onnxruntime(m, {"x": x_of(2, 3, 5) + 1}, {"x": x_of(2, 4, 3) + 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [0, 1])
 def test_trilu_by_a_diagonal_that_is_a_size_or_an_input(upper: int) -> None:
     shaped = model(
@@ -167,6 +168,7 @@ def test_trilu_of_bools() -> None:
         assert np.array_equal(result["y"], np.tri(size, dtype=np.bool_))
 
 
+@pytest.mark.slow
 def test_eye_like() -> None:
     m = model(
         ["EyeLike x -> y", node("EyeLike x -> z", dtype=7, k=1), node("EyeLike x -> w", dtype=11, k=-2)],

@@ -56,6 +56,7 @@ def test_every_axis(parts: int, axis: int) -> None:
         assert_transformed(transform(parts, opset=17, axis=axis), x, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_inverse(parts: int) -> None:
     x = signal(2, 6, 3, parts)
@@ -145,6 +146,7 @@ def test_frames_of_a_signal_without_its_last_axis() -> None:
     assert_like_onnxruntime(made, {"x": signal(2, 20)}, scale=8.0)
 
 
+@pytest.mark.slow
 def test_frames_of_complex_points() -> None:
     made = model(
         [node("STFT x step w -> y", onesided=0)],

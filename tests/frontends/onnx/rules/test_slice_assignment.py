@@ -73,6 +73,7 @@ def finds_sizes(made: onnx.ModelProto) -> bool:
     return any(v.op.name == "counting" for v in walk_into(import_model(made).outputs.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, "b"])
 def test_any_slice(rows: int | str) -> None:
     made = assigning(rows=rows)
@@ -82,6 +83,7 @@ def test_any_slice(rows: int | str) -> None:
     assert_like_onnxruntime(made, *(feeds(s, e) for s, e in (*inside, *from_the_end, (4, 2))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start, end, other", [(0, 2, 3), (0, 3, 2), (4, 5, 7), (-6, -4, -4), (5, 5, 6)])
 def test_a_range_that_does_not_fit_the_slice_is_an_error(start: int, end: int, other: int) -> None:
     made = assigning(range_end="other")
@@ -114,6 +116,7 @@ def loop(*, clipped: bool = True) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_loop_that_assigns_a_row_in_every_trip_runs_as_compiled_code(threads: int) -> None:
     made = loop()
@@ -129,6 +132,7 @@ def test_a_loop_that_assigns_a_row_in_every_trip_runs_as_compiled_code(threads: 
     assert_like_onnxruntime(made, {"x": x, "v": v, "bound": np.array(2.5, np.float32), "go": np.array(True)})
 
 
+@pytest.mark.slow
 def test_a_row_beyond_the_end_of_a_carry() -> None:
     """Slice clips its bounds and Range does not: where the model clips neither, there is an index and no row."""
     feed = {"x": np.ones((2, SIZE, 3), np.float32), "v": np.ones((2, 1, 3), np.float32), "go": np.array(True)}

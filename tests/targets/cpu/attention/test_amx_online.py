@@ -34,6 +34,7 @@ def _on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: DEVICE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "dv", "queries", "keys"), [(64, 32, 37, 100), (32, 64, 5, 7), (32, 32, 33, 129)])
 @pytest.mark.parametrize("kept", ["none", "causal", "every third"])
 def test_results_are_near(d: int, dv: int, queries: int, keys: int, kept: str) -> None:
@@ -46,18 +47,21 @@ def test_results_are_near(d: int, dv: int, queries: int, keys: int, kept: str) -
     assert 1e-3 < mean_error(graph(d, dv, **how), given, wanted(given, keep)) < 5e-3
 
 
+@pytest.mark.slow
 def test_positions_hide_keys_and_heads_are_packed_bit_by_bit() -> None:
     given, row = feeds(32, 32, 70, 70), np.arange(70)
     found = mean_error(graph(32, 32, causal=True, fill=-np.inf), given, wanted(given, row <= row[:, None]))
     assert 1e-3 < found < 5e-3
 
 
+@pytest.mark.slow
 def test_keys_that_no_room_is_left_for_are_packed_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     given = feeds(32, 32, 20, 150)
     monkeypatch.setattr(pack_kv, "ATTENTION", replace(ATTENTION, packed_bytes=64 * 2 * (32 + 32)))
     assert 1e-3 < mean_error(graph(32, 32), given, wanted(given)) < 5e-3
 
 
+@pytest.mark.slow
 def test_scores_that_rise_from_block_to_block() -> None:
     """Much, so that sums are scaled, and little, so that they are not; queries and keys have few bits."""
     given = feeds(32, 32, 5, 320)
@@ -66,6 +70,7 @@ def test_scores_that_rise_from_block_to_block() -> None:
     assert 1e-4 < mean_error(graph(32, 32), given, wanted(given)) < 5e-3
 
 
+@pytest.mark.slow
 def test_a_report_tells_what_is_rounded() -> None:
     report = dovetail.compile(graph(32, 32), threads=1, precision="fast").report
     assert "with more than 4 queries both factors to bf16" in str(report)
@@ -101,6 +106,7 @@ def test_tiles_are_configured_and_released() -> None:
     assert [code.count("tdpbf16ps") for code in codes] == [0, 4, 4, 0]
 
 
+@pytest.mark.slow
 def test_numbers_are_rounded_by_one_instruction() -> None:
     for function in (
         pair_weights_function(EMITTED, 64, 128, twos=True), tile_keys_function(EMITTED, 128),

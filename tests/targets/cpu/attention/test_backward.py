@@ -75,6 +75,7 @@ def check(graph: Graph, feeds: dict[str, Array], runner: NativeRunner) -> dict[s
     return dict(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "dv"), [(8, 8), (5, 7)])
 def test_heads_are_written_where_they_are_merged(d: int, dv: int) -> None:
     """Each of the three results is stored in the order of the tensor that its gradient is added to."""
@@ -99,6 +100,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 @pytest.mark.parametrize(("d", "dv", "groups"), [(16, 16, 1), (7, 20, 2)])
 def test_sizes_and_positions(d: int, dv: int, groups: int, call: dict[str, Any]) -> None:
@@ -109,6 +111,7 @@ def test_sizes_and_positions(d: int, dv: int, groups: int, call: dict[str, Any])
         check(graph, drawn(graph, {"b": b, "s": min(s, t) if "window" in call else s, "t": t}), runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 2, 9])
 def test_rows_after_the_last_query_add_nothing(window: int) -> None:
     """Vectors have more rows than there are queries, and a short window shows them no key."""
@@ -118,6 +121,7 @@ def test_rows_after_the_last_query_add_nothing(window: int) -> None:
         check(graph, drawn(graph, {"b": 1, "s": s, "t": s}), runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", ["last", "first"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_masks(heads: int, filled: Any) -> None:
@@ -129,6 +133,7 @@ def test_masks(heads: int, filled: Any) -> None:
         check(graph, drawn(graph, {"b": b, "s": s, "t": t}), runner)
 
 
+@pytest.mark.slow
 def test_queries_that_see_nothing() -> None:
     """Their hidden scores have no gradient, whatever the fill; a query that gives 0 gives nothing."""
     q, k, v = operands(8, 8)
@@ -142,6 +147,7 @@ def test_queries_that_see_nothing() -> None:
         assert np.isfinite(found["dk"]).all() and not found["dq"][..., 2, :].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "qv"])
 def test_some_gradients(wanted: str) -> None:
     graph = backward(library.attention(*operands(8, 4), scale=0.3), wanted)
@@ -189,6 +195,7 @@ def test_forms_without_a_kernel_are_spelled_out() -> None:
     assert not in_a_step(library.attention(*weights(batch=1), scale=0.3))
 
 
+@pytest.mark.slow
 def test_a_masked_row_with_nan_gives_nothing() -> None:
     """A row of the result that a mask drops takes no part, also where it is NaN because its query sees no key."""
     q, k, v = (param(n, f32[1, 1, 4, 8]) for n in "qkv")
@@ -205,6 +212,7 @@ def test_a_masked_row_with_nan_gives_nothing() -> None:
     assert found["d.v"].any()
 
 
+@pytest.mark.slow
 def test_scores_as_low_as_the_fill() -> None:
     """Keys that positions hide count as well where a query scores no higher: they get its gradient."""
     graph = backward(library.attention(*operands(8, 8), scale=1.0, causal=True, fill=-4e3))

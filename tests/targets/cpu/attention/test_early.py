@@ -65,6 +65,7 @@ def training(*, causal: bool) -> Graph:
     return step_graph(b.graph(), SGD(), loss="loss").graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_training_step_calls_what_was_compiled_early_for_both_passes(causal: bool) -> None:
     graph = training(causal=causal)

@@ -17,6 +17,7 @@ KEYS, D, HEADS = 90, 24, 2
 COUNTS = (1, 2, ATTENTION.members, ATTENTION.members + 3, 2 * ATTENTION.members + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("queries", [1, 2])
 def test_members_with_the_same_keys(groups: int, queries: int) -> None:
@@ -45,6 +46,7 @@ def test_members_with_the_same_keys(groups: int, queries: int) -> None:
             assert alone[0].tobytes() == whole[i].tobytes()
 
 
+@pytest.mark.slow
 def test_an_axis_of_members_before_another() -> None:
     """Keys differ along the second axis of batches, not along the first."""
     q = input("q", f32[5, 3, HEADS, 1, D])

@@ -80,6 +80,7 @@ def error(program: Program, given: dict[str, Array]) -> float:
     return float(np.abs(program.run(given)["y"] - truth).max() / np.abs(truth).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "dv", "queries", "keys"), [(128, 128, 1, 100), (64, 48, 3, 37), (16, 32, 1, 8), (128, 128, 1, 300)]
 )
@@ -92,6 +93,7 @@ def test_keys_of_f16_are_read_as_they_are(d: int, dv: int, queries: int, keys: i
     assert program.run(given)["y"].tobytes() == wide.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "queries"), [(24, 1), (32, ATTENTION.few + 1)])
 def test_others_are_widened_first(d: int, queries: int) -> None:
     """Rows of no whole vectors, and many queries, which would widen them again and again."""

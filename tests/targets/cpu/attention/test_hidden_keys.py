@@ -47,6 +47,7 @@ def expected(given: dict[str, Array]) -> Array:
     return weights / weights.sum(-1, keepdims=True) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [7, 1000])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("count", [64, 70, 96])
@@ -92,6 +93,7 @@ def test_keys_that_are_not_read_change_no_bit() -> None:
         assert alone.tobytes() == together[:, :, :1].tobytes(), count
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_added_to_the_fill_is_read() -> None:
     """Its numbers decide then, also those of keys that are not kept: -inf and NaN are NaN."""
     given, keys, b = arrays(1, 64, 1000), symbol("keys"), symbol("b")

@@ -26,6 +26,7 @@ def feeds(seen: Array) -> dict[str, Array]:
     return {"q": normal(1, 2, QUERIES, 16), **keys, "keep": seen[None, None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [-np.inf, -1e9])
 @pytest.mark.parametrize("start", [0, 70, 150])
 def test_tiles_see_some_blocks_and_not_others(start: int, fill: float) -> None:

@@ -69,6 +69,7 @@ def test_rows_that_lie_far_apart(monkeypatch: Any, d: int, groups: int, causal: 
         check(graph, {"x": normal(b, s, WIDE)}, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_on_more_pages_than_the_tlb_has(monkeypatch: Any, causal: bool) -> None:
     """A run tells whether rows that meet in no place of a cache are packed: above 9 queries over 24 KiB here."""
@@ -82,6 +83,7 @@ def test_rows_on_more_pages_than_the_tlb_has(monkeypatch: Any, causal: bool) -> 
         check(graph, {"x": normal(s, wide), "y": normal(n, 2 * wide, seed=1)}, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_rotated_keys_with_values_that_lie_far_apart(causal: bool) -> None:
     q, k, v = crowded_heads(16, 2)

@@ -16,6 +16,7 @@ from dovetail.ops import build
 Array = NDArray[Any]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 1, 4), (4, 6, 8), (33, 70, 16), (128, 256, 64)])
@@ -39,6 +40,7 @@ def test_attention_of_rank_2(scale: float | None, masked: bool, sizes: tuple[int
     assert program.report.count("attention") == 1
 
 
+@pytest.mark.slow
 def test_a_product_with_a_weight_is_no_attention() -> None:
     b = Builder("g")
     x, w, v = b.input("x", f32[4, 8]), b.param("w", f32[6, 8]), b.param("v", f32[6, 8])

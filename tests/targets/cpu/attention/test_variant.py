@@ -53,6 +53,7 @@ def test_heads_of_any_width(d: int, dv: int) -> None:
     check(graph, {"q": normal(1, 2, 21, d), "k": normal(1, 2, 70, d), "v": normal(1, 2, 70, dv)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(3, 1, 1, 70), (3, 1, 40, 70), (1, 4, 40, 70), (3, 4, 40, 1), (40, 70), (70,), (1, 1)]
 )
@@ -70,6 +71,7 @@ def test_masks_of_any_shape(shape: tuple[int, ...]) -> None:
     check(graph, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "keys"), [(3, 1), (1, 3)])
 @pytest.mark.parametrize("rows", [1, 6, 40])
 def test_one_batch_for_all(queries: int, keys: int, rows: int) -> None:
@@ -166,6 +168,7 @@ def test_scale_and_softcap(scaled: Any, softcap: float | None) -> None:
 FEW_MASKS = [(3, 1, 1, 90), (3, 1, 2, 90), (1, 6, 2, 90), (2, 90), (3, 6, 2, 1), (1, 1, 2, 1), (90,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", FEW_MASKS)
 def test_few_queries_with_masks(shape: tuple[int, ...]) -> None:
     """Queries of three heads share the keys of one."""
@@ -182,6 +185,7 @@ def test_few_queries_with_masks(shape: tuple[int, ...]) -> None:
     check(graph, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 16, 33, 80, 200])
 def test_one_query_for_any_number_of_keys(d: int) -> None:
     b, s = symbol("b"), symbol("s")
@@ -200,6 +204,7 @@ def test_few_queries_by_position(fill: float, window: int | None) -> None:
     check(graph, {"q": normal(2, 4, 8), "k": normal(2, 70, 8), "v": normal(2, 70, 8)})
 
 
+@pytest.mark.slow
 def test_few_queries_of_views() -> None:
     q, k, v = heads("q", 2, 16, 3, 2), heads("k", 2, 3, 16, 70), heads("v", 2, 3, 20, 70)
     mask, keep = input("mask", f32[2, 1, 70, 2]), input("keep", bool_[2, 1, 70, 4])
@@ -224,6 +229,7 @@ def test_one_head_of_keys_for_all_and_more_or_fewer_axes() -> None:
     check(Graph.of(library.attention(q, k, v, mask, groups=2)), {**feeds, "mask": normal(3, 1, 20, 40)})
 
 
+@pytest.mark.slow
 def test_heads_of_one_projection() -> None:
     """Queries, keys and values side by side in the rows of one matrix."""
     b, s = symbol("b"), symbol("s")
@@ -236,6 +242,7 @@ def test_heads_of_one_projection() -> None:
         check(graph, {"x": normal(m, n, 192), "keep": np.arange(n) < np.full((m, 1, 1, 1), max(1, n - 3))}, runner)
 
 
+@pytest.mark.slow
 def test_features_that_are_not_side_by_side() -> None:
     q, k, v = heads("q", 2, 16, 3, 40), heads("k", 2, 3, 16, 70), heads("v", 2, 3, 20, 70)
     turned = ops.permute(q, order=(-2, -1, -3))
@@ -375,6 +382,7 @@ def test_queries_that_see_no_key_and_one_batch_of_keys_for_all(batch: int, how: 
     assert (got[1] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 3, 19])
 def test_a_mask_of_keys_gives_zero_where_it_hides_all_of_them(hidden: int) -> None:
     s = symbol("s")

@@ -171,6 +171,7 @@ def test_every_activation_is_vector_code(act: Activation) -> None:
     assert isinstance(steps, Applied) and steps.rows is None and bool(steps.steps) == (act != "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "winograd_2x4"])
 def test_a_clamp_by_a_zero_has_its_sign(kernel: str) -> None:
     """0.0 is larger than -0.0."""

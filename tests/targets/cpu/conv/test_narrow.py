@@ -23,6 +23,7 @@ def _fused(x: Value, w: Value, b: Value) -> Value:
     return library.conv_bias_act(x, w, b, padding=(1, 1, 1, 1), act="relu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [_plain, _fused])
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_sums_are_rounded_once(dtype: DType, made: Callable[[Value, Value, Value], Value]) -> None:

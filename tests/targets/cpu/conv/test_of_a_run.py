@@ -46,6 +46,7 @@ def test_neon_keeps_products_of_short_rows() -> None:
     assert in_place(NEON, (32, 16, 32, 32), (16, 16, 3, 3), padding=1)
 
 
+@pytest.mark.slow
 @X86
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolution_and_its_gradients_copy_no_windows(

@@ -61,6 +61,7 @@ def name_at(job: Job, sizes: dict[str, int]) -> str:
     return found.kernel.name.rpartition("_")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "stride", "area"), AREAS)
 def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride: int, area: tuple[int, int]) -> None:
     late = job_of(make_plan(network("height", "width", stride), target=CPU))
@@ -94,6 +95,7 @@ def test_one_program_runs_them_all(stride: int) -> None:
     assert len(layouts) > 1, "each kernel has its weights as it wants them"
 
 
+@pytest.mark.slow
 def test_forms_come_back_from_bytes() -> None:
     plan = make_plan(network("height", "width"), target=CPU)
     ready = build(plan, BACKEND)

@@ -30,6 +30,7 @@ LAYERS = {
 """Layers of common networks that few tiles would serve, by the kernel that AVX-512 has for them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "graph"), LAYERS.items(), ids=LAYERS)
 def test_every_thread_has_a_tile(name: str, graph: Graph) -> None:
     found = {threads: tiles_of(graph, replace(WIDE, threads=threads)) for threads in (1, THREADS)}

@@ -88,6 +88,7 @@ def uses_tiles(program: Program, *, all_do: bool = False) -> bool:
     return all(called) if all_do else any(called)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EVERY)
 def test_every_format(name: str) -> None:
     graph, params, w = product(name)
@@ -97,6 +98,7 @@ def test_every_format(name: str) -> None:
     assert uses_tiles(program) and error(program.run({"x": given})["y"], given, w) < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("n", "k"), [(40, 96), (130, 1024)])
 def test_weights_of_two_bytes(dtype: DType, n: int, k: int) -> None:
@@ -123,6 +125,7 @@ def test_any_number_of_rows_and_columns(n: int) -> None:
     assert error(program.run({"x": many[:31]})["y"], many[:31], w) > 1e-4
 
 
+@pytest.mark.slow
 def test_fewer_rows_have_the_bits_that_they_have_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, params, _ = product("q4_0")
     ours, given = compiled(graph, params, precision="fast"), rows(31, k=K)
@@ -134,6 +137,7 @@ def test_fewer_rows_have_the_bits_that_they_have_without_tiles(monkeypatch: pyte
     assert [y.tobytes() for y in found] == [plain.run({"x": given[: len(y)]})["y"].tobytes() for y in found]
 
 
+@pytest.mark.exhaustive
 def test_exact_mode_does_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, params, _ = product("q8_0")
     ours, given = compiled(graph, params), rows(40, k=K)
@@ -143,6 +147,7 @@ def test_exact_mode_does_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.tobytes() == compiled(graph, params).run({"x": given})["y"].tobytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("threads", [1, 2])
 def test_epilogues_residuals_and_matrices_side_by_side(threads: int) -> None:
     params: dict[str, Array] = {"b": np.linspace(-1, 1, N, dtype=np.float32)}
@@ -179,6 +184,7 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
     assert found[others].tobytes() == wanted[others].tobytes()
 
 
+@pytest.mark.slow
 def test_depths_that_are_no_whole_tiles_are_multiplied_as_before() -> None:
     stored = np.random.default_rng(0).normal(size=(N, 100)).astype(np.float16)
     w = ops.permute(ops.cast(leaf.param("w", f16[N, 100]), dtype=f32), order=(-1, -2))

@@ -62,6 +62,7 @@ def roundings(program: Program) -> list[str]:
     return [kernel.rounding for kernel in program.report.kernels if kernel.phase == "run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "n", "turned"), [(64, 64, False), (100, 70, True), (33, 1, False), (1030, 130, True)])
 def test_any_number_of_rows_columns_and_steps(device: CpuDevice, k: int, n: int, turned: bool) -> None:
     """Depths that fill no tile, panels that are partly empty, rows below and above what tiles take."""
@@ -73,6 +74,7 @@ def test_any_number_of_rows_columns_and_steps(device: CpuDevice, k: int, n: int,
         assert error(program.run({"x": given})["y"], given, w) < 2e-6
 
 
+@pytest.mark.slow
 def test_a_multilayer_perceptron(device: CpuDevice) -> None:
     """Epilogues, residuals and matrices side by side: near float64, and not what f32 gives."""
     rng = np.random.default_rng(0)
@@ -90,6 +92,7 @@ def test_a_multilayer_perceptron(device: CpuDevice) -> None:
         assert 1e-4 < norm_error(program.run({"x": given})["y"], wanted) < 2**-7
 
 
+@pytest.mark.slow
 def test_an_encoder(device: CpuDevice) -> None:
     graph = bert(BertShape(2, 64, 2, 128, vocabulary=50, positions=64), batch=1, seq=48)
     params = random_weights(graph, 0)
@@ -147,6 +150,7 @@ def test_a_report_tells_the_error_of_the_weights(device: CpuDevice) -> None:
     assert unknown.kernels[0].error is None and "about 0.24% off float64" in str(unknown)
 
 
+@pytest.mark.slow
 def test_weights_of_two_bytes_are_rounded_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows are what exact mode has."""
     monkeypatch.setattr(backend, "host_device", lambda: TILES)
@@ -160,6 +164,7 @@ def test_weights_of_two_bytes_are_rounded_on_tiles(monkeypatch: pytest.MonkeyPat
     assert roundings(program)[-1] == "from 32 rows on both factors to bf16" and set(roundings(exact)) == {""}
 
 
+@pytest.mark.slow
 def test_a_report_tells_what_weights_in_blocks_are_multiplied_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: TILES)
     graph, params, _ = blocks("q8_0", 40, 64)

@@ -55,6 +55,7 @@ def _in_limbs() -> list[tuple[str, bool, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "exact", "machine"), _in_limbs())
 def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> None:
     here, instruction = MACHINES[machine]
@@ -95,6 +96,7 @@ def test_four_rows_read_a_panel_once() -> None:
     assert hottest.count("prefetch") == kernel.layout.group_bytes // 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_products_prefetch_what_is_expanded_next(name: str, exact: bool) -> None:
@@ -113,6 +115,7 @@ def test_products_prefetch_what_is_expanded_next(name: str, exact: bool) -> None
     assert "prefetch" not in code_for(here, expand_function(packed, dot.lanes)[0].text, optimize=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", [name for name in FORMATS if block_words(name).scales])
 def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> None:

@@ -30,6 +30,7 @@ SMALL = CpuDevice(128, 32, ("fma_by_lane",), Caches(l1=4 << 10), emulated=True)
 CUTS = ((0, 1), (1, 3), (3, 7), (7, 13), (0, 12), (13, 33), (5, 30))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_rows_are_right_and_have_the_same_bits_however_they_are_cut(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
@@ -60,6 +61,7 @@ def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plans(program) == (["blocks"], 0)
 
 
+@pytest.mark.slow
 def test_two_streams_and_epilogues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: DEVICES["avx2"])
     params: dict[str, Array] = {"b": np.linspace(-1, 1, 40, dtype=np.float32)}
@@ -98,6 +100,7 @@ def test_infinities_and_small_numbers_are_those_of_floats(name: str, monkeypatch
     assert not np.isfinite(found[1]).any() and found[[0, 2, 3]].tobytes() == wanted[[0, 2, 3]].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["avx512", "avx2", "neon"])
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "q6_k"])
 def test_sums_stay_in_registers(name: str, machine: str) -> None:

@@ -51,7 +51,7 @@ def test_columns_that_no_stream_has_cannot_be_made_again() -> None:
     assert not BlockPanels(BlockLayout("iq4_xs", 16, True), ((0, 0),), 40, (1,)).holds([(40, 136)])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(block_dot(host_device()) is None or sys.platform != "linux", reason="needs dot products and smaps")
 def test_pages_of_a_mapped_file_that_were_packed_are_dropped(tmp_path: Path) -> None:
     """A table whose rows are gathered and which is a right factor, too, as tied embeddings are."""

@@ -30,6 +30,7 @@ VPDPBUSD = MACHINES["avx512_vnni"][1]
 TWO_LEVELS = [name for name in FORMATS if block_words(name).scales]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("exact", marks=pytest.mark.exhaustive), "fast"])
 def test_few_rows_have_the_bits_that_they_have_among_others(
     precision: Precision, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_few_rows_have_the_bits_that_they_have_among_others(
     judged(graph, params, program, some, 2e-6 if precision == "exact" else 3e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", TWO_LEVELS)
 def test_codes_stay_in_registers(name: str, exact: bool) -> None:
@@ -72,6 +74,7 @@ def test_codes_stay_in_registers(name: str, exact: bool) -> None:
     assert not written_to_stack(hottest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", TWO_LEVELS)
 @pytest.mark.parametrize("count", [2, 4])

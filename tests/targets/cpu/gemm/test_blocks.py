@@ -67,7 +67,7 @@ def rows(m: int, seed: int = 0, k: int = K) -> Array:
     return np.random.default_rng(seed).normal(size=(m, k)).astype(np.float32)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_format() -> None:
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
@@ -92,6 +92,7 @@ def test_long_rows_are_summed_in_parts(scale: float) -> None:
         assert np.concatenate(alone).tobytes() == program.run({"x": given})["y"].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q4_1", "q6_k"])
 def test_every_op(name: str) -> None:
     params: dict[str, Array] = {"b": np.linspace(-1, 1, N, dtype=np.float32)}
@@ -140,6 +141,7 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
     assert compiled(graph, params, threads=1).run({"x": many})["y"].tobytes() == whole.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q8_0", "q4_k"])
 def test_parts_of_a_panel_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With AVX-512: one row reads a whole panel, three go over it part by part, and expanded blocks are parts."""
@@ -187,6 +189,7 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
             assert np.abs(alone[name] - among[name]).max() < bound * np.abs(among[name]).max(), name
 
 
+@pytest.mark.exhaustive
 @needs_dot
 @pytest.mark.parametrize("size", [1e-28, 1.0, 1e32])
 def test_fast_is_near_at_every_magnitude(size: float) -> None:
@@ -199,6 +202,7 @@ def test_fast_is_near_at_every_magnitude(size: float) -> None:
         judged(graph, params, program, (rows(m) * size).astype(np.float32), 2e-2)
 
 
+@pytest.mark.slow
 @needs_dot
 def test_matrices_side_by_side_and_a_residual() -> None:
     """What queries, keys and values become, and a product that is added to its input."""
@@ -287,6 +291,7 @@ def test_one_row_of_bytes_with_two_codes_has_the_range_of_others(largest: float)
     assert np.abs(scaled / np.float64(largest) - whole).max() < 2e-3 * np.abs(whole).max()
 
 
+@pytest.mark.slow
 @needs_dot
 def test_an_epilogue_prefetches_no_rows_that_are_not_its_own() -> None:
     """It takes all rows of a block; tiles prefetch what it reads, and what it writes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail import Builder, Graph, ops
 from dovetail.dtypes import f32
 from dovetail.kernels.spec import Job, Template
@@ -25,6 +27,7 @@ def _called(graph: Graph) -> set[str]:
     return {f.name for job in jobs if isinstance(job.kernel, Template) for f in job.kernel.shared}
 
 
+@pytest.mark.slow
 def test_a_training_step_multiplies_by_weights_of_the_run() -> None:
     graph = step_graph(_two_layers(), SGD(), loss="loss").graph
     early = {f.name for f in early_products(graph.values, host_device())}

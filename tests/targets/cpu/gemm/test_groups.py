@@ -113,6 +113,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kind: str) -> None:
     assert got.tobytes() == whole[few].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_rows_of_16_bits(dtype: DType) -> None:
     w = np.random.default_rng(0).normal(size=(E, K, N)).astype(dtype.numpy)
@@ -128,6 +129,7 @@ def test_rows_of_16_bits(dtype: DType) -> None:
     assert plans(program)[0] == ["gemm"]
 
 
+@pytest.mark.slow
 def test_views_of_rows_and_ends() -> None:
     """Rows that are not dense along k, and every second of a vector of ends."""
     w, params, floats = stored("q8_0")

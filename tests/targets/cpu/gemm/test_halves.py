@@ -76,6 +76,7 @@ def test_floats_are_never_made(dtype: DType) -> None:
     assert names == ["halves"] and bound == 0
 
 
+@pytest.mark.slow
 def test_matrices_side_by_side_and_a_residual() -> None:
     """What queries, keys and values become, and a product that is added to its input."""
     params: dict[str, Array] = {}
@@ -199,6 +200,7 @@ def test_one_row_of_f16_is_widened_among_products() -> None:
     assert found.count("pldl1keep") == found.count("pldl2keep") == lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [6e-8, 1e-6, 6e4])
 def test_the_smallest_and_largest_weights(size: float) -> None:
     """Subnormal f16, and long sums of the largest: neither way of widening loses anything, or overflows."""

@@ -129,6 +129,7 @@ def test_requantisation_is_an_epilogue_whatever_the_threads(device: CpuDevice, m
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_what_is_not_bytes_is_left_to_other_code() -> None:
     x, w = leaf.input("x", i32[4, 8]), leaf.param("w", i32[8, 16])
     for y in (x @ above(leaf.param("v", i8[8, 16]), None), above(image(u8, 4, 8), None) @ w):

@@ -67,6 +67,7 @@ def test_rounding_errors_do_not_grow_with_the_depth(rows: int) -> None:
     assert np.std(found - exact) < np.std(chain - exact) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)
 @pytest.mark.parametrize("deep", [0, 1, 6, 100, 192, 193, 1030, 2500])
 def test_blocks_are_summed_the_same_for_every_row_count(

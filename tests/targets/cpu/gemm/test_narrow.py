@@ -32,6 +32,7 @@ def test_every_number_of_rows_from_one_code(k: int, n: int) -> None:
     check(graph, *inputs, params={"w": normal(k, n) / np.float32(k**0.5)})
 
 
+@pytest.mark.slow
 def test_with_epilogues_views_and_weights_of_other_kinds() -> None:
     x, b = input("x", f32[2, symbol("m"), 96]), param("b", f32[3])
     rows = {"x": normal(2, 17, 96)}

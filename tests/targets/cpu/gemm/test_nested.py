@@ -54,6 +54,7 @@ def rounded(x: Array) -> Array:
     return (np.concatenate([low + high / 16.0, high], axis=1) * scale).reshape(x.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 @pytest.mark.parametrize("largest", [False, True], ids=["normal", "largest"])
 @pytest.mark.parametrize("name", NESTED)

@@ -34,6 +34,7 @@ def _tile(name: str, count: int, *, exact: bool) -> tuple[BlockKernel, str]:
     return kernel, max(loops(code), key=lambda body: body.count(SDOT_NAME))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", [name for name in FORMATS if block_words(name).scales])
 def test_a_block_is_unpacked_once_for_all_rows(name: str, exact: bool) -> None:
@@ -46,6 +47,7 @@ def test_a_block_is_unpacked_once_for_all_rows(name: str, exact: bool) -> None:
     assert unpacks < 5 * packed.block // 4, "as many as for one row"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, MOST_ON_NEON])
 def test_multiply_adds_follow_each_other(count: int) -> None:
     """Each among products alone would take as long as two of them: those of two groups are one run, or nearly."""
@@ -57,6 +59,7 @@ def test_multiply_adds_follow_each_other(count: int) -> None:
     assert len(apart) <= kernel.packed.groups // 2
 
 
+@pytest.mark.slow
 def test_lines_are_prefetched_into_both_caches() -> None:
     kernel, hottest = _tile("q6_k", MOST_ON_NEON, exact=False)
     lines = -(-kernel.packed.block_bytes // kernel.vectors // 64)
@@ -71,6 +74,7 @@ def test_tiles_are_compiled_for_rows_that_a_run_can_have() -> None:
     assert few_rows(_kernel("q4_k", "avx_vnni", exact=True), 64) == ()
 
 
+@pytest.mark.slow
 @needs_dot
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_a_number_of_rows_that_is_known_changes_no_bit(count: int) -> None:

@@ -53,6 +53,7 @@ def test_every_number_of_rows_from_one_code(k: int, n: int) -> None:
     check(graph, *({"x": normal(m, k)} for m in ROWS), params={"w": w})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 200])
 def test_rows_a_page_apart_are_copied_where_they_are_many(columns: int) -> None:
     graph = Graph.of(input("x", f32[symbol("b"), symbol("m"), 1024]) @ param("w", f32[1024, columns]))

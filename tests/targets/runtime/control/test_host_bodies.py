@@ -37,6 +37,7 @@ def numbers(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trips", [0, 1, 7])
 def test_a_body_that_finds_a_size_in_every_trip(trips: int) -> None:
     graph = loop()

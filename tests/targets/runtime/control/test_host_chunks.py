@@ -135,6 +135,7 @@ def test_a_loop_inside_the_body() -> None:
     check(loop(body), [0, 2, 9])
 
 
+@pytest.mark.slow
 def test_a_trip_that_fails_is_an_error_and_one_after_the_exit_is_not() -> None:
     table = constant(np.arange(6, dtype=np.float32))
 

@@ -101,6 +101,7 @@ def test_a_recurrent_layer_for_every_length_and_batch(reverse: bool, known: bool
     check(lstm(x, h, c, w, reverse=reverse), *feeds, params={"w": weights} if known else None)
 
 
+@pytest.mark.slow
 def test_weights_that_are_seen_transposed_and_scanned_along_another_axis() -> None:
     x, h, w = leaf.input("x", f32["b", "n", 8]), leaf.input("h", f32["b", 8]), leaf.param("w", f32[8, 8])
     steps = build.swap(x, 0, 1)
@@ -192,6 +193,7 @@ def collatz(n: Value, limit: int | None = None) -> dict[str, Value]:
     return {"n": found.carries[0], "count": found.carries[1], "more": found.stopped}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 0, 5, 111])
 def test_a_loop_ends_by_what_it_computes_or_at_its_limit(limit: int | None) -> None:
     feeds = [{"n": np.array(n)} for n in (1, 2, 6, 27)]
@@ -201,7 +203,7 @@ def test_a_loop_ends_by_what_it_computes_or_at_its_limit(limit: int | None) -> N
     assert [bool(f["more"]) for f in found] == [limit is not None and limit < c for c in counts]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = leaf.input("flag", bool_[()])
     found = ops.while_loop(lambda x, flag: flag, lambda x, flag: x + 1.0, [build.zeros((), f32)], [flag])
@@ -212,6 +214,7 @@ def test_a_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         runner.run({"flag": np.array(True)})
 
 
+@pytest.mark.slow
 def test_a_branch_on_what_was_computed() -> None:
     x, w = leaf.input("x", f32["n", 8]), leaf.param("w", f32[8, 8])
     big = ops.less(leaf.scalar(0.0, f32), build.squeeze_dims(ops.reduce_sum(x, axes=(-2, -1)), (-2, -1)))
@@ -268,6 +271,7 @@ def test_a_kernel_inside_that_refuses_what_it_reads() -> None:
     assert runner.run({"table": numbers, "indices": np.array([[2]])})["s"].tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_narrow_types_are_carried_too() -> None:
     x, flags = leaf.input("x", f16["n", 3]), leaf.input("flags", bool_["n", 3])
     found = ops.scan(

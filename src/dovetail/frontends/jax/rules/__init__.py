@@ -1,23 +1,7 @@
-"""The rules of StableHLO's operations, by name; each makes values of primitives."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from types import MappingProxyType
+"""The rules of StableHLO's operations, by family."""
 
 from dovetail.frontends.jax.importing import Rule
-from dovetail.frontends.jax.rules import control, elementwise, indexing, libraries, products, reductions, shapes
+from dovetail.frontends.shared.rule import Registry
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        **elementwise.RULES,
-        **shapes.RULES,
-        **reductions.RULES,
-        **products.RULES,
-        **indexing.RULES,
-        **control.RULES,
-        **libraries.RULES,
-    }
-)
-
-__all__ = ["RULES"]
+REGISTRY = Registry(__name__, Rule)
+__all__ = ["REGISTRY"]

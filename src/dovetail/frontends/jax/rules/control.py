@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Made, Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
 from dovetail.frontends.jax.module import Block
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.value import Value
 from dovetail.ops import tracing
 
 
-def _while(n: Site) -> Made:
+@rule("stablehlo.while")
+def while_(n: Node) -> Made:
     condition, body = n.operation.blocks
     constants, passed = n.captured(condition, body)
     count = len(n.operands)
@@ -28,11 +30,12 @@ def _while(n: Site) -> Made:
     return tracing.while_loop(holds, trip, n.operands, list(passed.values())).carries
 
 
-def _if(n: Site) -> Made:
+@rule("stablehlo.if")
+def if_(n: Node) -> Made:
     return _chosen(n, n.x, *n.operation.blocks)
 
 
-def _chosen(n: Site, predicate: Value, yes: Block, no: Block) -> tuple[Value, ...]:
+def _chosen(n: Node, predicate: Value, yes: Block, no: Block) -> tuple[Value, ...]:
     constants, passed = n.captured(yes, no)
 
     def branch(block: Block) -> tracing.Traced:
@@ -44,7 +47,8 @@ def _chosen(n: Site, predicate: Value, yes: Block, no: Block) -> tuple[Value, ..
     return tracing.cond(predicate, branch(yes), branch(no), *passed.values())
 
 
-def _case(n: Site) -> Made:
+@rule("stablehlo.case")
+def case(n: Node) -> Made:
     """Branches by number; one that is none of them chooses the last."""
     blocks = n.operation.blocks
     constants, passed = n.captured(*blocks)
@@ -65,8 +69,3 @@ def _case(n: Site) -> Made:
         return tracing.cond(ops.equal(index, first), here, later, index, *values)
 
     return among(0, n.x, list(passed.values()))
-
-
-RULES: dict[str, Rule] = {"stablehlo.case": _case, "stablehlo.if": _if, "stablehlo.while": _while}
-
-__all__ = ["RULES"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Rule, Site
+from dovetail.frontends.jax.importing import Node, of_operands, rule
 from dovetail.frontends.shared.error_functions import complementary, inverse
 from dovetail.ir.dtype import BY_NAME, bf16, bool_, f16, f64
 from dovetail.ir.value import Value
@@ -23,16 +23,13 @@ _HALVES = {(8, 7): bf16, (5, 10): f16}
 """Floats by the bits of their exponents and mantissas."""
 
 
-def _of(function: Callable[..., Value]) -> Rule:
-    return lambda n: function(*n.operands)
-
-
-def direction(n: Site) -> str:
+def direction(n: Node) -> str:
     """LT of a comparison."""
     return str(n.attrs["comparison_direction"]).split()[-1].rstrip(">")
 
 
-def _compare(n: Site) -> Value:
+@rule("stablehlo.compare")
+def compare(n: Node) -> Value:
     x, y = n.operands
     if "TOTALORDER" in str(n.attrs.get("compare_type", "")):
         raise n.unsupported("a total order of floats outside of a sort")
@@ -41,17 +38,20 @@ def _compare(n: Site) -> Value:
     return _COMPARISONS[direction(n)](x, y)
 
 
-def _select(n: Site) -> Value:
+@rule("stablehlo.select")
+def select(n: Node) -> Value:
     chosen, x, y = n.operands
     return ops.where(chosen, x, y)
 
 
-def _clamp(n: Site) -> Value:
+@rule("stablehlo.clamp")
+def clamp(n: Node) -> Value:
     least, x, most = n.operands
     return ops.minimum(ops.maximum(x, least), most)
 
 
-def _shift_right_logical(n: Site) -> Value:
+@rule("stablehlo.shift_right_logical")
+def shift_right_logical(n: Node) -> Value:
     x, by = n.operands
     if x.dtype.kind == "uint":
         return ops.shift_right(x, by)
@@ -60,25 +60,33 @@ def _shift_right_logical(n: Site) -> Value:
     return ops.bitcast(ops.shift_right(x, by), source=bare, target=own)
 
 
-def _shift_right_arithmetic(n: Site) -> Value:
+@rule("stablehlo.shift_right_arithmetic")
+def shift_right_arithmetic(n: Node) -> Value:
     if n.x.dtype.kind != "int":
         raise n.unsupported(f"of {n.x.dtype}")
     return ops.shift_right(*n.operands)
 
 
-def _bitcast(n: Site) -> Value:
+@rule("stablehlo.bitcast_convert")
+def bitcast(n: Node) -> Value:
     if n.dtype.bits != n.x.dtype.bits:
         raise n.unsupported(f"{n.x.type} to {n.type}, of another width")
     return ops.bitcast(n.x, source=n.x.dtype.name, target=n.dtype.name)
 
 
-def _reduce_precision(n: Site) -> Value:
+@rule("stablehlo.reduce_precision")
+def reduce_precision(n: Node) -> Value:
     narrow = _HALVES.get((int(n.attrs["exponent_bits"]), int(n.attrs["mantissa_bits"])))
     if narrow is None:
         raise n.unsupported(
             f"to {n.attrs['exponent_bits']} bits of exponent and {n.attrs['mantissa_bits']} of mantissa"
         )
     return ops.cast(ops.cast(n.x, dtype=narrow), dtype=n.x.dtype)
+
+
+@rule("stablehlo.convert")
+def convert(n: Node) -> Value:
+    return ops.cast(n.x, dtype=n.dtype)
 
 
 def _is_finite(x: Value) -> Value:
@@ -107,7 +115,7 @@ def _one_inf(sign: float) -> Callable[[Value], Value]:
     return lambda x: ops.equal(x, build.full_like(x, sign * float("inf")))
 
 
-_SAME: dict[str, Callable[..., Value]] = {
+_STABLEHLO: dict[str, Callable[..., Value]] = {
     "abs": ops.abs_,
     "add": ops.add,
     "and": ops.bit_and,
@@ -164,17 +172,8 @@ _CHLO: dict[str, Callable[[Value], Value]] = {
     "square": lambda x: x * x,
     "tan": ops.tan,
 }
-RULES: dict[str, Rule] = {
-    **{f"stablehlo.{name}": _of(function) for name, function in _SAME.items()},
-    **{f"chlo.{name}": _of(function) for name, function in _CHLO.items()},
-    "stablehlo.bitcast_convert": _bitcast,
-    "stablehlo.clamp": _clamp,
-    "stablehlo.compare": _compare,
-    "stablehlo.convert": lambda n: ops.cast(n.x, dtype=n.dtype),
-    "stablehlo.reduce_precision": _reduce_precision,
-    "stablehlo.select": _select,
-    "stablehlo.shift_right_arithmetic": _shift_right_arithmetic,
-    "stablehlo.shift_right_logical": _shift_right_logical,
-}
 
-__all__ = ["RULES", "direction"]
+STABLEHLO = of_operands("stablehlo", _STABLEHLO)
+CHLO = of_operands("chlo", _CHLO)
+
+__all__ = ["direction"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
 from dovetail.frontends.jax.rules.reductions import combines
 from dovetail.frontends.jax.rules.shapes import placed
 from dovetail.ir import leaf
@@ -25,7 +25,8 @@ def _sizes(x: Value) -> list[int]:
     return [s for s in x.shape if isinstance(s, int)]
 
 
-def _dynamic_slice(n: Site) -> Value:
+@rule("stablehlo.dynamic_slice")
+def dynamic_slice(n: Node) -> Value:
     x, *starts = n.operands
     sizes: Sequence[int] = n.attrs["slice_sizes"]
     for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -36,7 +37,8 @@ def _dynamic_slice(n: Site) -> Value:
     return x
 
 
-def _dynamic_update_slice(n: Site) -> Value:
+@rule("stablehlo.dynamic_update_slice")
+def dynamic_update_slice(n: Node) -> Value:
     """Each element of the result is one of the update where its place is in the window, else one of x."""
     x, new, *starts = n.operands
     inside: Value | None = None
@@ -61,7 +63,8 @@ def _vectors(indices: Value, at: int) -> tuple[list[Value], list[int]]:
     return parts, [a for a in range(indices.rank) if a != at]
 
 
-def _gather(n: Site) -> Value:
+@rule("stablehlo.gather")
+def gather(n: Node) -> Value:
     x, indices = n.operands
     axes = n.axes("dimension_numbers")
     none: tuple[int, ...] = ()
@@ -103,7 +106,8 @@ def _is_rest_whole(x: Value, window: Sequence[int], axis: int) -> bool:
     return all(window[a] == (1 if a == axis else size) for a, size in enumerate(_sizes(x)))
 
 
-def _scatter(n: Site) -> Value:
+@rule("stablehlo.scatter")
+def scatter(n: Node) -> Value:
     """Elements are written into all of x as one axis; those of windows that do not fit go into one more at its end."""
     if len(n.operands) != 3:
         raise n.unsupported(f"into {len(n.operands) // 3} tensors at once")
@@ -141,7 +145,7 @@ def _scatter(n: Site) -> Value:
     return ops.reshape(build.cut(found, -1, 0, whole), sizes)
 
 
-def _reduction(n: Site) -> str:
+def _reduction(n: Node) -> str:
     (block,) = n.operation.blocks
     if not block.operations and block.returned == block.arguments[1:]:
         return "none"
@@ -149,13 +153,3 @@ def _reduction(n: Site) -> str:
     if name not in _COMBINED:
         raise n.unsupported(f"by {name}")
     return _COMBINED[name]
-
-
-RULES: dict[str, Rule] = {
-    "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
-}
-
-__all__ = ["RULES"]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Made, Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
 from dovetail.ir.dtype import c64, f32, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
 
-def _fft(n: Site) -> Value:
+@rule("stablehlo.fft")
+def fft(n: Node) -> Value:
     """The transform along the last axes, one after the other; pairs of real and imaginary parts are the last axis."""
     kind = re.search(r"\b(I?R?FFT)\b", str(n.attrs["fft_type"]))
     lengths = tuple(int(size) for size in n.attrs["fft_length"])
@@ -49,7 +50,12 @@ def _along(pair: Value, axis: int, *, inverse: bool) -> Value:
     return build.move_axis(ops.fourier(build.move_axis(pair, at, -2), inverse=inverse), -2, at)
 
 
-def _letter(n: Site, name: str) -> str:
+def _lapack(name: str) -> tuple[str, str]:
+    """What JAX calls a function of LAPACK, for f32 and f64."""
+    return f"custom_call @lapack_s{name}_ffi", f"custom_call @lapack_d{name}_ffi"
+
+
+def _letter(n: Node, name: str) -> str:
     """The letter that an option of LAPACK is: `uplo = 76 : ui8` is L."""
     found = re.search(rf"\b{name} = (\d+)", str(n.attrs.get("mhlo.backend_config", "")))
     if found is None:
@@ -77,7 +83,7 @@ def _diagonal(x: Value) -> Value:
     return ops.reduce_sum(ops.where(here, x, leaf.scalar(0, x.dtype)), axes=(-1,))
 
 
-def _info(n: Site, at: int, failed: Value) -> Value:
+def _info(n: Node, at: int, failed: Value) -> Value:
     """0 where a matrix could be decomposed, else the number of its first pivot that could not."""
     wanted = n.operation.types[at]
     first = ops.cum_sum(ops.cast(failed, dtype=i64), axis=-1)
@@ -86,7 +92,8 @@ def _info(n: Site, at: int, failed: Value) -> Value:
     return ops.cast(build.squeeze_dims(number, -1), dtype=wanted.dtype)
 
 
-def _potrf(n: Site) -> Made:
+@rule(*_lapack("potrf"))
+def potrf(n: Node) -> Made:
     """The Cholesky triangle; the other half is what x has there, as LAPACK leaves it."""
     is_upper = _letter(n, "uplo") == "U"
     whole = _triangle(n.x, is_upper=is_upper)
@@ -98,7 +105,8 @@ def _potrf(n: Site) -> Made:
     return _triangle(found, is_upper=is_upper) + rest, _info(n, 1, failed)
 
 
-def _getrf(n: Site) -> Made:
+@rule(*_lapack("getrf"))
+def getrf(n: Node) -> Made:
     """L and U in one matrix, and the rows that changed places, as LAPACK counts them: from 1."""
     found = ops.lu(n.x, pivot=True)
     packed, places = found[0], found[1]
@@ -112,7 +120,8 @@ def _squared(x: Value) -> Value:
     return build.cut(build.cut(x, -1, 0, least), -2, 0, least)
 
 
-def _trsm(n: Site) -> Value:
+@rule(*_lapack("trsm"))
+def trsm(n: Node) -> Value:
     """The solution of a triangular system."""
     a, b = n.operands
     is_upper = _letter(n, "uplo") == "U"
@@ -127,7 +136,8 @@ def _trsm(n: Site) -> Value:
     return _turned(ops.solve(_turned(kept), _turned(b)))
 
 
-def _syevd(n: Site) -> Made:
+@rule(*_lapack("syevd"))
+def syevd(n: Node) -> Made:
     """Eigenvectors and eigenvalues of a symmetric matrix, of which one triangle is read."""
     is_upper = _letter(n, "uplo") == "U"
     whole = _triangle(n.x, is_upper=is_upper)
@@ -137,24 +147,10 @@ def _syevd(n: Site) -> Made:
     return found[1], found[0], _info(n, 2, failed)
 
 
-def _cholesky(n: Site) -> Value:
+@rule("stablehlo.cholesky")
+def cholesky(n: Node) -> Value:
     is_lower = n.attrs.get("lower") in (True, "true")
     whole = _triangle(n.x, is_upper=not is_lower)
     symmetric = whole + _turned(_triangle(n.x, is_upper=not is_lower, with_diagonal=False))
     found = ops.cholesky(symmetric)
     return found if is_lower else _turned(found)
-
-
-_BY_FUNCTION: dict[str, Callable[[Site], Made]] = {
-    "potrf": _potrf,
-    "getrf": _getrf,
-    "trsm": _trsm,
-    "syevd": _syevd,
-}
-RULES: dict[str, Rule] = {
-    "stablehlo.fft": _fft,
-    "stablehlo.cholesky": _cholesky,
-    **{f"custom_call @lapack_{letter}{name}_ffi": rule for letter in "sd" for name, rule in _BY_FUNCTION.items()},
-}
-
-__all__ = ["RULES"]

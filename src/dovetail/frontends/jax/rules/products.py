@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
 from dovetail.frontends.jax.rules.shapes import spread
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
 
-def _dot_general(n: Site) -> Value:
+@rule("stablehlo.dot_general")
+def dot_general(n: Node) -> Value:
     x, y = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     axes = n.axes("dot_dimension_numbers")
     none: tuple[int, ...] = ()
@@ -64,7 +65,8 @@ def _bare(x: Value, axes: list[int]) -> Value:
     return build.transpose(y, [kept.index(a) for a in axes]) if kept != axes else y
 
 
-def _convolution(n: Site) -> Value:
+@rule("stablehlo.convolution")
+def convolution(n: Node) -> Value:
     """Axes are brought into the order [batch, channels, spatial], and back."""
     x, w = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     if int(n.attrs.get("batch_group_count", 1)) != 1:
@@ -96,8 +98,3 @@ def _convolution(n: Site) -> Value:
     )
     found = ["b", "f", *spatial]
     return build.transpose(y, [found.index(a) for a in of_y])
-
-
-RULES: dict[str, Rule] = {"stablehlo.dot_general": _dot_general, "stablehlo.convolution": _convolution}
-
-__all__ = ["RULES"]

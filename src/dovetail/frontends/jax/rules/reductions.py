@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Made, Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
 from dovetail.frontends.jax.module import Block, Operation
+from dovetail.frontends.shared.rule import Made
 from dovetail.grad.gradient import gradient as derivatives
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, bool_
@@ -44,7 +45,7 @@ _RUNNING: dict[str, Callable[..., Value]] = {
 }
 
 
-def combines(n: Site, block: Block) -> str:
+def combines(n: Node, block: Block) -> str:
     """The one operation of two elements that a block is."""
     if len(block.operations) == 1 and len(block.arguments) == 2:
         (operation,) = block.operations
@@ -68,7 +69,8 @@ def neutral(name: str, dtype: DType) -> object:
     }[name]
 
 
-def _reduce(n: Site) -> Made:
+@rule("stablehlo.reduce")
+def reduce(n: Node) -> Made:
     axes = tuple(n.attrs["dimensions"])
     if len(n.operands) == 4:
         return _extreme_index(n, axes)
@@ -95,7 +97,7 @@ def _started(name: str, x: Value, start: Value) -> Value:
     return _BINARY[name](x, build.broadcast_to(start, x.shape))
 
 
-def _extreme_index(n: Site, axes: tuple[int, ...]) -> Made:
+def _extreme_index(n: Node, axes: tuple[int, ...]) -> Made:
     """The largest or smallest element and its index, as jnp.argmax lowers it."""
     x, indices, *_ = n.operands
     block = n.operation.blocks[0]
@@ -131,7 +133,8 @@ def _counts(indices: Value, axes: tuple[int, ...]) -> bool:
     return indices.op is ops.iota
 
 
-def _reduce_window(n: Site) -> Value:
+@rule("stablehlo.reduce_window")
+def reduce_window(n: Node) -> Value:
     if len(n.operands) != 2:
         raise n.unsupported(f"of {len(n.operands) // 2} tensors at once")
     x, start = n.operands
@@ -166,7 +169,8 @@ def _reduce_window(n: Site) -> Value:
     return _started(name, found, start)
 
 
-def _select_and_scatter(n: Site) -> Value:
+@rule("stablehlo.select_and_scatter")
+def select_and_scatter(n: Node) -> Value:
     """What is scattered to the largest element of each window, the first of equals: the gradient of a max pool."""
     x, g, start = n.operands
     choice, sum_ = n.operation.blocks
@@ -217,7 +221,8 @@ def _running(
     return _RUNNING[name](x, axis=at - x.rank, reverse=tuple(around[at]) == (0, most))
 
 
-def _sort(n: Site) -> Made:
+@rule("stablehlo.sort")
+def sort(n: Node) -> Made:
     """All tensors in the order of the first."""
     axis = int(n.attrs["dimension"]) - n.x.rank
     order = ops.sort(n.x, axis=axis, descending=_is_descending(n))
@@ -225,7 +230,7 @@ def _sort(n: Site) -> Made:
     return (order[0], *others)
 
 
-def _is_descending(n: Site) -> bool:
+def _is_descending(n: Node) -> bool:
     """Which way a comparator sorts: it compares the first tensor's elements, perhaps made equal before (0, NaN)."""
     (block,) = n.operation.blocks
     made = {o.results[0]: o for o in block.operations if o.results}
@@ -248,17 +253,10 @@ def _arguments(number: int, made: dict[int, Operation], block: Block) -> set[int
     return set[int]().union(*(_arguments(o, made, block) for o in operation.operands))
 
 
-def _top_k(n: Site) -> Made:
+@rule("chlo.top_k")
+def top_k(n: Node) -> Made:
     found = ops.top_k(n.x, k=int(n.attrs["k"]), axis=-1, largest=True, in_order=True)
     return found[0], ops.cast(found[1], dtype=n.operation.types[1].dtype)
 
 
-RULES: dict[str, Rule] = {
-    "chlo.top_k": _top_k,
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _reduce_window,
-    "stablehlo.select_and_scatter": _select_and_scatter,
-    "stablehlo.sort": _sort,
-}
-
-__all__ = ["RULES", "combines", "neutral"]
+__all__ = ["combines", "neutral"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.jax.importing import Made, Rule, Site
+from dovetail.frontends.jax.importing import Node, rule
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
 
-def _broadcast(n: Site) -> Value:
+@rule("stablehlo.broadcast_in_dim")
+def broadcast(n: Node) -> Value:
     """Axis i of the operand is axis dims[i] of the result."""
     return placed(n.x, n.attrs["broadcast_dimensions"], n.type.shape)
 
@@ -25,26 +27,31 @@ def placed(x: Value, axes: Sequence[int], shape: Sequence[Size]) -> Value:
     return build.broadcast_to(build.expand_dims(y, others), tuple(shape))
 
 
-def _dynamic_broadcast(n: Site) -> Value:
+@rule("stablehlo.dynamic_broadcast_in_dim")
+def dynamic_broadcast(n: Node) -> Value:
     """The same to a shape that symbols decide."""
-    return placed(n.x, n.attrs["broadcast_dimensions"], n.sizes(n.operands[1]))
+    return placed(n.x, n.attrs["broadcast_dimensions"], n.shape_in(n.operands[1]))
 
 
-def _dimension_size(n: Site) -> Value:
+@rule("stablehlo.get_dimension_size")
+def dimension_size(n: Node) -> Value:
     return ops.cast(ops.extent(size=n.x.shape[int(n.attrs["dimension"])]), dtype=n.dtype)
 
 
-def _dynamic_iota(n: Site) -> Value:
-    axis, sizes = int(n.attrs["iota_dimension"]), n.sizes(n.x)
+@rule("stablehlo.dynamic_iota")
+def dynamic_iota(n: Node) -> Value:
+    axis, sizes = int(n.attrs["iota_dimension"]), n.shape_in(n.x)
     return placed(ops.iota(size=sizes[axis], dtype=n.dtype), (axis,), sizes)
 
 
-def _nothing(n: Site) -> Made:
+@rule("custom_call @shape_assertion")
+def nothing(n: Node) -> Made:
     """A check that the sizes of the arguments fit: their types say it."""
     return ()
 
 
-def _slice(n: Site) -> Value:
+@rule("stablehlo.slice")
+def slice_(n: Node) -> Value:
     x = n.x
     bounds = zip(n.attrs["start_indices"], n.attrs["limit_indices"], n.attrs["strides"], strict=True)
     for at, (start, stop, step) in enumerate(bounds):
@@ -52,7 +59,8 @@ def _slice(n: Site) -> Value:
     return x
 
 
-def _pad(n: Site) -> Value:
+@rule("stablehlo.pad")
+def pad(n: Node) -> Value:
     x, value = n.operands
     x = spread(x, value, n.attrs["interior_padding"])
     return build.pad_dims(x, n.attrs["edge_padding_low"], n.attrs["edge_padding_high"], value)
@@ -70,34 +78,50 @@ def spread(x: Value, value: Value, between: Sequence[int]) -> Value:
     return x
 
 
-def _iota(n: Site) -> Value:
+@rule("stablehlo.iota")
+def iota(n: Node) -> Value:
     axis = int(n.attrs["iota_dimension"])
     return placed(ops.iota(size=n.type.shape[axis], dtype=n.dtype), (axis,), n.type.shape)
 
 
-def _same(n: Site) -> Made:
+@rule(
+    "stablehlo.optimization_barrier",
+    "sdy.sharding_constraint",
+    "custom_call @Sharding",
+    "custom_call @annotate_device_placement",
+)
+def same(n: Node) -> Made:
     return n.operands
 
 
-RULES: dict[str, Rule] = {
-    "stablehlo.broadcast_in_dim": _broadcast,
-    "stablehlo.concatenate": lambda n: ops.concat(*n.operands, axis=int(n.attrs["dimension"]) - n.x.rank),
-    "stablehlo.constant": lambda n: leaf.constant(n.attrs["value"]),
-    "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
-    "stablehlo.dynamic_iota": _dynamic_iota,
-    "stablehlo.dynamic_reshape": lambda n: build.reshape(n.x, n.sizes(n.operands[1])),
-    "stablehlo.get_dimension_size": _dimension_size,
-    "stablehlo.iota": _iota,
-    "stablehlo.optimization_barrier": _same,
-    "stablehlo.pad": _pad,
-    "stablehlo.reshape": lambda n: ops.reshape(n.x, n.type.shape),
-    "stablehlo.reverse": lambda n: ops.flip(n.x, axes=tuple(a - n.x.rank for a in n.attrs["dimensions"])),
-    "stablehlo.slice": _slice,
-    "stablehlo.transpose": lambda n: build.transpose(n.x, n.attrs["permutation"]),
-    "custom_call @Sharding": _same,
-    "custom_call @shape_assertion": _nothing,
-    "custom_call @annotate_device_placement": _same,
-    "sdy.sharding_constraint": _same,
-}
+@rule("stablehlo.concatenate")
+def concatenate(n: Node) -> Value:
+    return ops.concat(*n.operands, axis=int(n.attrs["dimension"]) - n.x.rank)
 
-__all__ = ["RULES", "placed", "spread"]
+
+@rule("stablehlo.constant")
+def constant(n: Node) -> Value:
+    return leaf.constant(n.attrs["value"])
+
+
+@rule("stablehlo.dynamic_reshape")
+def dynamic_reshape(n: Node) -> Value:
+    return build.reshape(n.x, n.shape_in(n.operands[1]))
+
+
+@rule("stablehlo.reshape")
+def reshape(n: Node) -> Value:
+    return ops.reshape(n.x, n.type.shape)
+
+
+@rule("stablehlo.reverse")
+def reverse(n: Node) -> Value:
+    return ops.flip(n.x, axes=tuple(a - n.x.rank for a in n.attrs["dimensions"]))
+
+
+@rule("stablehlo.transpose")
+def transpose(n: Node) -> Value:
+    return build.transpose(n.x, n.attrs["permutation"])
+
+
+__all__ = ["placed", "spread"]

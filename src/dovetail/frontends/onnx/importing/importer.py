@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
+from dovetail.errors import BindError, LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, describe_output, domain
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.tensors import Tensors
@@ -20,16 +19,18 @@ from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.forks import results_of
 from dovetail.frontends.onnx.importing.node import Captured, Node
 from dovetail.frontends.onnx.importing.origins import origins_of
-from dovetail.frontends.onnx.importing.rule import Made, Parameter, Rule
+from dovetail.frontends.onnx.importing.rule import Parameter, Rule
 from dovetail.frontends.onnx.importing.scope import Scope
 from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.shared.binding import with_binders
-from dovetail.frontends.shared.contents import Follower, settled
+from dovetail.frontends.shared.contents import settled
+from dovetail.frontends.shared.importer import Importer
 from dovetail.frontends.shared.messages import printable
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size, symbol, symbols
+from dovetail.ir.dim import Dim, Size, symbols
 from dovetail.ir.dtype import of_numpy
-from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
@@ -42,8 +43,8 @@ DEEPEST = 64
 """How deep bodies and functions may stand in each other."""
 
 
-class Import:
-    """One import: the model, what is known so far, and the graph that grows."""
+class Import(Importer):
+    """One import of a model."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Import:
         free: frozenset[str] = frozenset(),
         train: bool = False,
     ) -> None:
+        super().__init__(model.graph.name or "model")
         self.model = model
         self.train = train
         """Whether small arrays become parameters too."""
@@ -62,14 +64,9 @@ class Import:
         self.tensors = tensors
         self.vocabulary = vocabulary
         self.given = given
-        self.follower = Follower()
-        self.builder = Builder(model.graph.name or "model", lines=False)
         self.ranked_by_sizes: set[Value] = set()
-        self._symbols: set[str] = set()
         self._declared_sizes: set[str] = set()
         """Names of sizes, as inputs declare them."""
-        self._counts: dict[str, int] = {}
-        """How many symbols there are of one stem."""
         self._leaves: dict[str, int] = {}
         """The names of inputs and parameters, and how many others are named after each."""
         self._replaced: set[str] = set()
@@ -89,7 +86,7 @@ class Import:
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
         types = shared({i.name: self._declared(i) for i in declared})
         self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
-        self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
+        self.symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
         with self.builder.recording():
             for info in declared:
@@ -122,18 +119,6 @@ class Import:
         if any(d.dim_param and d.dim_param not in self._declared_sizes for d in info.type.tensor_type.shape.dim):
             return True
         return bool(self.ranked_by_sizes) and not self.ranked_by_sizes.isdisjoint(walk([value]))
-
-    def fresh(self, name: str) -> Dim:
-        """A symbol that no other size has."""
-        stem = re.sub(r"\W", "_", name, flags=re.ASCII)[:64] or "n"
-        stem = stem if not stem[0].isdigit() else f"n_{stem}"
-        chosen, count = stem, self._counts.get(stem, 0)
-        while chosen in self._symbols:
-            count += 1
-            chosen = f"{stem}_{count}"
-        self._counts[stem] = count
-        self._symbols.add(chosen)
-        return symbol(chosen)
 
     def _unnamed(self, name: str) -> Size:
         return self.fresh(name)
@@ -194,21 +179,8 @@ class Import:
                 raise LoadError(
                     f"more than {MOST_NODES:,} nodes once functions are written out", hint="check how they nest"
                 )
-            before = recorder.place
-            recorder.place = before or origins_of(proto)
-            try:
+            with self.step(proto.op_type, partial(describe, proto), recorder.place or origins_of(proto)):
                 self._node(proto, scope)
-            except DovetailError as error:
-                error.where = error.where if error.where.startswith("the ") else describe(proto)
-                raise
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise LoadError(
-                    f"{proto.op_type} cannot be imported: {error}",
-                    hint="check the node's inputs and attributes",
-                    where=describe(proto),
-                ) from error
-            finally:
-                recorder.place = before
 
     def _node(self, proto: messages.NodeProto, scope: Scope) -> None:
         function = self.vocabulary.function(proto)
@@ -340,12 +312,17 @@ class Import:
         if inner.depth > DEEPEST:
             raise LoadError(f"bodies nest deeper than {DEEPEST}", hint="check how the model was written")
         inner.values |= {info.name: value for info, value in zip(graph.input, arguments, strict=True)}
+        recorder = self.builder.recorder
+        around = recorder.place
+        if scope.attrs is None:
+            recorder.place = None  # outside of functions, nodes of a body have names of their own
         self._traced += captured is not None
         try:
             self._initialize(graph, inner)
             results = results_of(self, graph.node, inner, partial(self._outputs, graph))
         finally:
             self._traced -= captured is not None
+            recorder.place = around
         return tuple(results if captured is None else with_binders(results, inner.values.values()))
 
 

@@ -9,22 +9,17 @@ from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.file.names import describe
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.tensors import Tensors
-from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.shared.site import Site
-from dovetail.ir.dim import Dim
+from dovetail.frontends.shared import site
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 
 
-class Surroundings(Protocol):
+class Surroundings(site.Surroundings, Protocol):
     """What a node can ask of the import that it is part of."""
 
-    follower: Follower
     tensors: Tensors
     ranked_by_sizes: set[Value]
     """Values whose rank other sizes of the run would change: an axis that is squeezed where it is 1."""
-
-    def fresh(self, name: str) -> Dim: ...
 
     def array_value(self, name: str, array: Array) -> Value:
         """An array as a constant, or as a parameter of that name where it is large."""
@@ -80,7 +75,7 @@ class Body(Protocol):
         ...
 
 
-class Node(Site):
+class Node(site.Site):
     """One node of a model: its name, its operator, and what its rule may ask."""
 
     def __init__(
@@ -90,6 +85,7 @@ class Node(Site):
         around: Surroundings,
         named: Callable[[str], Value | None] = lambda name: None,
     ) -> None:
+        super().__init__(around)
         self.proto = proto
         self.named = named
         """The value of a name of the graph, where one before this node makes it."""
@@ -116,13 +112,6 @@ class Node(Site):
     @property
     def output_count(self) -> int:
         return len(self.proto.output)
-
-    @property
-    def follower(self) -> Follower:
-        return self.around.follower
-
-    def fresh(self, name: str) -> Dim:
-        return self.around.fresh(name)
 
     def ranked_by_sizes(self, *values: Value) -> None:
         """Note that sizes of the run decide the rank of these values: what the file declares may be another."""

@@ -19,9 +19,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from dovetail.dataclass import dataclass
+from dovetail.frontends.shared import rule as shared
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.site import AttributeGroup
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
@@ -35,9 +37,6 @@ Floats = Annotated[tuple[float, ...], "floats"]
 """The numbers in a float input, in the order of memory."""
 Known = Annotated[Array, "array"]
 """An input as the array that it is in every run."""
-
-Made: TypeAlias = Value | tuple[Value | None, ...]
-"""The outputs of a node, in order; None where the rule does not make an output that the node leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,17 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(shared.Rule):
     """How nodes of one operator become values, from one version of its domain on."""
 
-    op_type: str
-    domain: str
-    since: int
-    until: int | None
-    function: Callable[..., Made]
+    domain: str = ""
+    since: int = 1
+    until: int | None = None
+
+    @property
+    def op_type(self) -> str:
+        """The operator without its domain."""
+        return self.op.removeprefix(f"{self.domain}.")
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -86,10 +88,6 @@ class Rule:
                 attributes[name] = group(**fields)
         return self.function(node, *operands, **attributes)
 
-    @property
-    def doc(self) -> str:
-        return (inspect.getdoc(self.function) or "").split("\n")[0]
-
 
 def rule(
     *op_types: str, domain: str = "", since: int = 1, until: int | None = None
@@ -97,15 +95,14 @@ def rule(
     """Declare how nodes of some operators are read, for versions from `since` to `until` of their domain."""
 
     def declare(function: Callable[..., Made]) -> tuple[Rule, ...]:
-        return tuple(Rule(t, domain, since, until, function) for t in op_types)
+        return tuple(Rule(operator(domain, t), function, domain, since, until) for t in op_types)
 
     return declare
 
 
-def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """The rules that a module declares, in the order of its lines."""
-    found = [cast(tuple[Any, ...], v) for v in namespace.values() if isinstance(v, tuple)]
-    return tuple(r for rules in found for r in rules if isinstance(r, Rule))
+def operator(domain: str, op_type: str) -> str:
+    """An operator by one name: Gelu, com.microsoft.Gelu."""
+    return f"{domain}.{op_type}" if domain else op_type
 
 
 @cache

@@ -9,30 +9,30 @@ from dovetail.frontends.onnx.file.check import Key, Survey, Surveys, key_of
 from dovetail.frontends.onnx.file.names import describe, domain
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.importing.functions import Function, bodies, has_body
-from dovetail.frontends.onnx.importing.rule import Rule
+from dovetail.frontends.onnx.importing.rule import Rule, operator
+from dovetail.frontends.shared.importer import refuse
 from dovetail.frontends.shared.messages import printable
 
 OLDEST, NEWEST = 1, 28
 """The opsets of ONNX's own domain that rules are written for."""
 LARGEST_VERSION = 2**31
-MOST_LISTED = 40
 
 
 class Vocabulary:
     """The rules for a model's opsets, and the functions that it brings."""
 
     def __init__(
-        self, model: messages.ModelProto, ours: Callable[[str, str], Sequence[Rule]], rules: Iterable[Rule] = ()
+        self, model: messages.ModelProto, ours: Callable[[str], Sequence[Rule]], rules: Iterable[Rule] = ()
     ) -> None:
-        """`ours` gives our rules of an operator by domain and type; `rules` are those of the caller."""
+        """`ours` gives our rules of an operator; `rules` are those of the caller."""
         self.opsets: Mapping[str, int] = opsets_of(model.opset_import)
         if not self.opsets:
             raise LoadError("a model that imports no opset", hint="export the model again")
         self._ours = ours
-        self._rules: dict[tuple[str, str], list[Rule]] = {}
-        self._chosen: dict[tuple[str, str, int], Rule | None] = {}
+        self._rules: dict[str, list[Rule]] = {}
+        self._chosen: dict[tuple[str, int], Rule | None] = {}
         for rule in rules:
-            self._rules.setdefault((rule.domain, rule.op_type), []).append(rule)
+            self._rules.setdefault(rule.op, []).append(rule)
         self._functions: dict[tuple[str, str, str], Function] = {}
         for proto in model.functions:
             key = key_of(proto)
@@ -45,14 +45,14 @@ class Vocabulary:
 
     def rule(self, node: messages.NodeProto, version: int) -> Rule | None:
         """The newest rule that is not newer than the model."""
-        return self._rule(domain(node.domain), node.op_type, version)
+        return self._rule(operator(domain(node.domain), node.op_type), version)
 
-    def _rule(self, of: str, op_type: str, version: int) -> Rule | None:
-        key = (of, op_type, version)
+    def _rule(self, op: str, version: int) -> Rule | None:
+        key = (op, version)
         if key not in self._chosen:
             fitting = [
                 r
-                for r in (*self._ours(of, op_type), *self._rules.get((of, op_type), ()))
+                for r in (*self._ours(op), *self._rules.get(op, ()))
                 if r.since <= version and (r.until is None or version <= r.until)
             ]
             self._chosen[key] = max(fitting, key=lambda r: r.since, default=None)
@@ -71,11 +71,11 @@ class Vocabulary:
                 f"{op_type} of {printable(of) or 'ai.onnx'!r}, of which the model imports no opset",
                 hint="import one version of each domain; export the model again",
             )
-        return self._rule(of, op_type, version) is not None or has_body(op_type, version, of)
+        return self._rule(operator(of, op_type), version) is not None or has_body(op_type, version, of)
 
     def check(self, graph: messages.GraphProto, surveys: Surveys) -> None:
         """All operators that nothing is known of, as one error."""
-        unknown: dict[str, list[str]] = {}
+        unknown: list[tuple[str, messages.NodeProto]] = []
         scopes: list[tuple[Iterable[messages.NodeProto], Mapping[str, int], Survey]]
         scopes = [(graph.node, self.opsets, surveys.graph)]
         scopes += [(f.nodes, f.opsets, surveys.functions[key]) for key, f in self._functions.items()]
@@ -84,18 +84,8 @@ class Vocabulary:
             for node in _nodes(nodes) if strange else ():
                 of = domain(node.domain)
                 if (of, node.op_type, node.overload) in strange:
-                    unknown.setdefault(f"{of}.{node.op_type}" if of else node.op_type, []).append(describe(node))
-        if unknown:
-            lines = [
-                f"  {printable(op)}: {', '.join(found[:3])}{f' and {len(found) - 3} more' if len(found) > 3 else ''}"
-                for op, found in sorted(unknown.items())[:MOST_LISTED]
-            ]
-            more = [f"  and {len(unknown) - MOST_LISTED} more operators"] if len(unknown) > MOST_LISTED else []
-            what = "1 operator of this model is" if len(unknown) == 1 else f"{len(unknown)} operators of this model are"
-            raise UnsupportedError(
-                f"{what} not supported:\n" + "\n".join([*lines, *more]),
-                hint=_hint({op.rpartition(".")[0] for op in unknown}),
-            )
+                    unknown.append((operator(of, node.op_type), node))
+        refuse(((op, describe(node)) for op, node in unknown), _hint({op.rpartition(".")[0] for op, _ in unknown}))
 
 
 _REMEDIES = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -150,6 +150,3 @@ def shrink(n: Node, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value
     if x.dtype.kind == "uint":
         return above
     return ops.where(ops.less(x, -lambd), x + bias if bias else x, above)
-
-
-RULES = collected(globals())

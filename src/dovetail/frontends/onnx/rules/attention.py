@@ -5,7 +5,9 @@ from __future__ import annotations
 from dovetail import library, ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Body, Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, bool_, f32, f64
 from dovetail.ir.value import Value
@@ -54,11 +56,11 @@ def attention(
     raw = _scores(n, q, _widened(n, k, q), scale)
     capped = raw if softcap == 0.0 else ops.tanh(raw / softcap) * softcap
     mask, keep = _masks(n, attn_mask, k)
-    biased = capped if mask is None else capped + _cast(mask, capped.dtype)
+    biased = capped if mask is None else capped + cast(mask, capped.dtype)
     visible = _visible(window, keep, q, k, None if past_key is None else past_key.shape[-2], nonpad_kv_seqlen)
     if visible is not None:
         biased = ops.where(visible, biased, _HIDDEN)
-    weights = _cast(library.softmax.body(_cast(biased, softmax_precision or q.dtype)), q.dtype)
+    weights = cast(library.softmax.body(cast(biased, softmax_precision or q.dtype)), q.dtype)
     y = weights @ _widened(n, v, q)
     sees = _sees_any(window, mask, keep, visible, nonpad_kv_seqlen)
     if sees is not None:
@@ -87,10 +89,6 @@ def _check(n: Node, q: Value, k: Value, v: Value) -> None:
         raise n.malformed(f"{q.type}, {k.type} and {v.type}", hint="they are [batch, heads, sequence, features]")
     if not q.dtype is k.dtype is v.dtype:
         raise n.unsupported(f"{q.dtype}, {k.dtype} and {v.dtype} together", hint="cast them to one type")
-
-
-def _cast(x: Value, dtype: DType) -> Value:
-    return x if x.dtype is dtype else ops.cast(x, dtype=dtype)
 
 
 def _scores(n: Node, q: Value, k: Value, scale: float | None) -> Value:
@@ -194,13 +192,13 @@ def flex_attention(
     """Attention with graphs of the model's own that change the scores and the weights."""
     _check(n, q, k, v)
     wide = softmax_precision or (f64 if q.dtype is f64 else f32)
-    scores = _cast(_scores(n, q, _widened(n, k, q), scale), wide)
+    scores = cast(_scores(n, q, _widened(n, k, q), scale), wide)
     if score_mod is not None:
         (scores,) = score_mod(scores)
     weights = library.softmax.body(scores)
     if prob_mod is not None:
         (weights,) = prob_mod(weights)
-    return _cast(weights, q.dtype) @ _widened(n, v, q)
+    return cast(weights, q.dtype) @ _widened(n, v, q)
 
 
 @rule("RotaryEmbedding", since=23)
@@ -237,6 +235,3 @@ def _angles(cache: Value, positions: Value | None, interleaved: bool) -> Value:
     rows = cache if positions is None else ops.gather(cache, positions, axis=0)
     wide = build.repeat(rows, 2, axis=-1) if interleaved else ops.concat(rows, rows, axis=-1)
     return ops.unsqueeze(wide, axes=(-3,))
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Sizes, collected, rule
+from dovetail.frontends.onnx.importing.rule import Sizes, rule
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -92,6 +92,3 @@ def _places(
         total = place if total is None else total + place
     assert total is not None
     return build.reshape(total, (product(block) * product(tuple(counts)),))
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.types import element
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir.dtype import DType, f8e5m2, f8e8m0, f32
 from dovetail.ir.value import Value
 from dovetail.ops.conversion import EIGHT_BIT_FLOATS
@@ -49,6 +49,3 @@ def bit_cast(n: Node, x: Value, *, to: DType) -> Value:
     if to.bits != x.dtype.bits:
         raise n.malformed(f"the bits of {x.dtype.name} as {to.name}", hint="both types have the same width")
     return ops.bitcast(x, source=x.dtype.name, target=to.name)
-
-
-RULES = collected(globals())

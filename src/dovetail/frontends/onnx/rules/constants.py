@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
@@ -52,6 +52,3 @@ def _is_uniform(array: Array) -> bool:
 def identity(n: Node, x: Value) -> Value:
     """The same tensor."""
     return x
-
-
-RULES = collected(globals())

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.shared.matmul import matmul_or_dot
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
@@ -183,6 +183,3 @@ def _by_element(a: _Named, b: _Named) -> _Named:
     wide = [_ordered(o, [label for label in labels if label in o.labels]) for o in (a, b)]
     x, y = (build.expand_dims(o.value, [i for i, label in enumerate(labels) if label not in o.labels]) for o in wide)
     return _Named(x * y, labels)
-
-
-RULES = collected(globals())

@@ -10,8 +10,9 @@ from dovetail.frontends.onnx.importing.carried import GrowingCarryError, as_befo
 from dovetail.frontends.onnx.importing.declared_ranks import in_one_rank, in_rank, started
 from dovetail.frontends.onnx.importing.forks import ForkError
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
@@ -334,6 +335,3 @@ def _flag(n: Node, value: Value) -> Value:
 def _is_true(n: Node, value: Value) -> bool:
     known = n.known(value)
     return known is not None and known.size == 1 and bool(known.item())
-
-
-RULES = collected(globals())

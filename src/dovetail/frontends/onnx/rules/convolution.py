@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.shared.spatial import ConvAttributes, per_axis, spatial, split_padding
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
@@ -129,6 +129,3 @@ def deform_conv(
         offset_groups=offset_group,
     )
     return _with_bias(y, b)
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ import math
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.value import Value
@@ -152,6 +152,3 @@ def grid_sample(
     if not x.dtype.is_inexact:
         raise n.unsupported(f"samples of {x.dtype.name}", hint="cast to a float type first")
     return ops.grid_sample(x, grid, mode=_SAMPLED[mode], padding=padding_mode, align_corners=align_corners)
-
-
-RULES = collected(globals())

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Rule, collected, rule
+from dovetail.frontends.onnx.importing.rule import Rule, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import NARROW, bool_, f32, f64, i64
 from dovetail.ir.value import Value
@@ -246,6 +246,3 @@ def is_inf(n: Node, x: Value, *, detect_negative: bool = True, detect_positive: 
     if detect_negative and detect_positive:
         return ops.is_inf(x)
     return ops.equal(x, math.inf if detect_positive else -math.inf)
-
-
-RULES = collected(globals())

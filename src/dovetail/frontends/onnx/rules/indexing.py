@@ -8,8 +8,9 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.shared.computed import numbers_in, size_value, sizes_or_run
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.slice_assignment import slice_assignment
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
@@ -161,6 +162,3 @@ def reverse_sequence(n: Node, x: Value, sequence_lens: Value, *, batch_axis: int
     places = ops.where(ops.less(steps, length), length - 1 - steps, steps)
     y = ops.gather_nd(y, build.expand_dims(places, -1), batch=1)
     return y if batch_axis == 0 else build.swap(y, 0, 1)
-
-
-RULES = collected(globals())

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
+from dovetail.frontends.shared.rule import Made
 from dovetail.grad.gradient import gradient as derivatives
 from dovetail.ir import leaf
 from dovetail.ir.rewrite import rebuild_values
@@ -171,6 +172,3 @@ def adam(
         moved = x - step_size * (faster / (ops.sqrt(more) + epsilon))
         results.append((moved * (1.0 - norm_coefficient_post), faster, more))
     return _rows(results)
-
-
-RULES = collected(globals())

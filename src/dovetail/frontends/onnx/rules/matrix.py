@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir.value import Value
 
 
@@ -12,6 +12,3 @@ from dovetail.ir.value import Value
 def det(n: Node, x: Value) -> Value:
     """Determinant of each matrix of the last two axes."""
     return ops.det(x)
-
-
-RULES = collected(globals())

@@ -6,8 +6,9 @@ from itertools import accumulate, pairwise
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, Made, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, Sizes, rule
 from dovetail.frontends.shared.computed import numbers_in, reshaped, size_value, sizes_or_run, stretched
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.slicing import slice_in_run, sliced
 from dovetail.ir.dim import Dim, Size, largest
 from dovetail.ir.value import Value
@@ -234,6 +235,3 @@ def tile(n: Node, x: Value, repeats: Value) -> Value:
         whole = size_value(x.shape[axis])
         x = ops.gather(x, ops.rem(n.counted(count * whole, "tile"), whole), axis=axis)
     return x
-
-
-RULES = collected(globals())

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.norms import affine, batch_norm, by_channel, channel_moments, moments, over_last
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import DType, f32, f64
 from dovetail.ir.value import Value
@@ -29,23 +32,18 @@ def log_softmax(n: Node, x: Value, *, axis: int = -1) -> Value:
 @rule("Softmax", until=12)
 def flat_softmax(n: Node, x: Value, *, axis: int = 1) -> Value:
     """Exponentials divided by their sum over all axes from `axis` on."""
-    return _over_the_last(x, axis, lambda flat: library.softmax.body(flat, axis=-1))
+    return _from_axis(x, axis, lambda flat: library.softmax.body(flat, axis=-1))
 
 
 @rule("LogSoftmax", until=12)
 def flat_log_softmax(n: Node, x: Value, *, axis: int = 1) -> Value:
     """The logarithm of softmax over all axes from `axis` on."""
-    return _over_the_last(x, axis, lambda flat: library.log_softmax.body(flat, axis=-1))
+    return _from_axis(x, axis, lambda flat: library.log_softmax.body(flat, axis=-1))
 
 
-def _over_the_last(x: Value, axis: int, function: Callable[[Value], Value]) -> Value:
+def _from_axis(x: Value, axis: int, function: Callable[[Value], Value]) -> Value:
     """A function of the last axis, applied to all axes from `axis` on as if they were one."""
-    if axis == x.rank:
-        return build.squeeze_dims(function(build.expand_dims(x, -1)), -1)
-    count = -axis_from_end(axis, x.rank)
-    if count == 1:
-        return function(x)
-    return build.reshape(function(ops.merge(x, axis=-1, count=count)), x.shape)
+    return over_last(x, 0 if axis == x.rank else -axis_from_end(axis, x.rank), function)
 
 
 @rule("LayerNormalization", since=17)
@@ -61,15 +59,13 @@ def layer_normalization(
 ) -> Made:
     """All axes from `axis` on brought to mean 0 and variance 1, scaled and shifted."""
     wide = _stashed(x, stash_type)
-    y = _over_the_last(wide, axis, lambda flat: library.layer_norm.body(flat, eps=epsilon))
-    y = _affine(_cast(y, x.dtype), scale, bias)
+    y = _from_axis(wide, axis, lambda flat: library.layer_norm.body(flat, eps=epsilon))
+    y = affine(cast(y, x.dtype), scale, bias)
     if not (n.makes(1) or n.makes(2)):
         return y
     axes = tuple(range(axis_from_end(axis, x.rank), 0))
-    mean = ops.reduce_mean(wide, axes=axes)
-    centred = wide - mean
-    inverse = ops.rsqrt(ops.reduce_mean(centred * centred, axes=axes) + epsilon)
-    return y, _cast(mean, stash_type), _cast(inverse, stash_type)
+    mean, spread = moments(wide, axes)
+    return y, cast(mean, stash_type), cast(ops.rsqrt(spread + epsilon), stash_type)
 
 
 @rule("RMSNormalization", since=23)
@@ -77,21 +73,13 @@ def rms_normalization(
     n: Node, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: DType = f32
 ) -> Value:
     """All axes from `axis` on divided by their root mean square, scaled."""
-    y = _over_the_last(_stashed(x, stash_type), axis, lambda flat: library.rms_norm.body(flat, eps=epsilon))
-    return _affine(_cast(y, scale.dtype), scale, None)
+    y = _from_axis(_stashed(x, stash_type), axis, lambda flat: library.rms_norm.body(flat, eps=epsilon))
+    return affine(cast(y, scale.dtype), scale, None)
 
 
 def _stashed(x: Value, stash_type: DType) -> Value:
     """x in the dtype that it is normalised in; f64 is not narrowed."""
-    return x if x.dtype is f64 else _cast(x, stash_type)
-
-
-def _cast(x: Value, dtype: DType) -> Value:
-    return x if x.dtype is dtype else ops.cast(x, dtype=dtype)
-
-
-def _affine(y: Value, scale: Value, bias: Value | None) -> Value:
-    return y * scale if bias is None else y * scale + bias
+    return x if x.dtype is f64 else cast(x, stash_type)
 
 
 @rule("InstanceNormalization", since=6)
@@ -99,13 +87,8 @@ def instance_normalization(n: Node, x: Value, scale: Value, bias: Value, *, epsi
     """Each channel of each image brought to mean 0 and variance 1, scaled and shifted."""
     if x.rank < 3:
         raise n.malformed(f"an input of rank {x.rank}", hint="it is [n, c, *spatial]")
-    y = _over_the_last(x, 2, lambda flat: library.layer_norm.body(flat, eps=epsilon))
-    return _affine(y, _by_channel(scale, x), _by_channel(bias, x))
-
-
-def _by_channel(vector: Value, x: Value) -> Value:
-    """One number for each channel of [n, c, *spatial], as it broadcasts."""
-    return ops.unsqueeze(vector, axes=tuple(range(2 - x.rank, 0))) if x.rank > 2 else vector
+    y = over_last(x, x.rank - 2, lambda flat: library.layer_norm.body(flat, eps=epsilon))
+    return affine(y, by_channel(scale, x.rank), by_channel(bias, x.rank))
 
 
 @rule("GroupNormalization", since=18, until=20)
@@ -139,7 +122,7 @@ def _grouped(x: Value, wide: Value, scale: Value, bias: Value, groups: int, eps:
         rows = ops.split(wide, axis=1, parts=groups)
         flat = library.layer_norm.body(ops.merge(rows, axis=-1, count=rows.rank - 2), eps=eps)
         y = build.reshape(flat, x.shape)
-    return _affine(_cast(y, x.dtype), _by_channel(scale, x), _by_channel(bias, x))
+    return affine(cast(y, x.dtype), by_channel(scale, x.rank), by_channel(bias, x.rank))
 
 
 @rule("BatchNormalization", since=14)
@@ -157,15 +140,10 @@ def batch_normalization(
 ) -> Made:
     """Channels shifted and scaled by stored statistics; in training by their own, which move the stored ones."""
     if not training_mode:
-        return _batch_norm(x, scale, bias, mean, variance, epsilon)
-    axes = tuple(a for a in range(-x.rank, 0) if a != 1 - x.rank or x.rank == 1)
-    wide = _cast(x, mean.dtype)
-    middle = ops.reduce_mean(wide, axes=axes)
-    centred = wide - middle
-    spread = ops.reduce_mean(centred * centred, axes=axes)
-    middle, spread = build.reshape(middle, mean.shape), build.reshape(spread, mean.shape)
+        return batch_norm(x, scale, bias, mean, variance, epsilon)
+    middle, spread = (build.reshape(v, mean.shape) for v in channel_moments(cast(x, mean.dtype)))
     moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, middle), (variance, spread))]
-    return _batch_norm(x, scale, bias, middle, spread, epsilon), *moved
+    return batch_norm(x, scale, bias, middle, spread, epsilon), *moved
 
 
 @rule("BatchNormalization", since=6, until=13)
@@ -188,16 +166,8 @@ def old_batch_normalization(
     if not spatial:
         if any(v.shape != x.shape[1:] for v in (scale, bias, mean, variance)):
             raise n.unsupported("statistics that are not one for each feature", hint="export it with opset 9")
-        return _affine((x - mean) * ops.rsqrt(variance + epsilon), scale, bias)
-    return _batch_norm(x, scale, bias, mean, variance, epsilon)
-
-
-def _batch_norm(x: Value, scale: Value, bias: Value, mean: Value, variance: Value, eps: float) -> Value:
-    # Statistics may be wider than x; the result is x's.
-    widest = max((x.dtype, scale.dtype, mean.dtype), key=lambda d: d.bits)
-    gain, shift, middle, spread = (_by_channel(_cast(v, widest), x) for v in (scale, bias, mean, variance))
-    y = (_cast(x, widest) - middle) * ops.rsqrt(spread + eps)
-    return _cast(y * gain + shift, x.dtype)
+        return affine((x - mean) * ops.rsqrt(variance + epsilon), scale, bias)
+    return batch_norm(x, scale, bias, mean, variance, epsilon)
 
 
 @rule("LRN")
@@ -221,6 +191,3 @@ def lp_normalization(n: Node, x: Value, *, axis: int = -1, p: int = 2) -> Value:
         raise n.malformed(f"p is {p}", hint="it is 1 or 2")
     length = (ops.reduce_l1 if p == 1 else ops.reduce_l2)(x, axes=(axis,))
     return ops.where(ops.equal(length, 0.0), 0.0, x / length)
-
-
-RULES = collected(globals())

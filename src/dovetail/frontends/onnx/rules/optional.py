@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 
@@ -26,6 +26,3 @@ def optional_has_element(n: Node, x: Value | None = None) -> Value:
 def optional_get_element(n: Node, x: Value) -> Value:
     """The tensor itself."""
     return x
-
-
-RULES = collected(globals())

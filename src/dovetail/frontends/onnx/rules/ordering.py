@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, rule
 from dovetail.frontends.shared.computed import numbers_in, sizes_or_run
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end
@@ -77,6 +78,3 @@ def top_k(n: Node, x: Value, k: Value, *, axis: int = -1, largest: bool = True, 
     ranked = ops.sort(x, axis=axis, descending=largest)
     kept = n.counted(numbers_in(n, k, "k")[0], "top_k")
     return ops.gather(ranked[0], kept, axis=axis), ops.gather(ranked[1], kept, axis=axis)
-
-
-RULES = collected(globals())

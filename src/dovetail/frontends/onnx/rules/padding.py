@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, Sizes, rule
 from dovetail.frontends.shared.computed import numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, largest, smallest
@@ -128,6 +128,3 @@ def center_crop_pad(n: Node, x: Value, shape: Sizes, *, axes: tuple[int, ...] | 
         if wanted != kept:
             x = ops.pad(x, leaf.scalar(0, x.dtype), axis=axis, before=before, after=wanted - kept - before)
     return x
-
-
-RULES = collected(globals())

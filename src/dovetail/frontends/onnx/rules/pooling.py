@@ -6,8 +6,9 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.rule import Sizes, rule
 from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.spatial import spatial
 from dovetail.ir.dim import product
 from dovetail.ir.dtype import f32, i64
@@ -181,6 +182,3 @@ def max_unpool(
         build.zeros((product(shape),), x.dtype), build.reshape(i, (-1,)), build.reshape(x, (-1,)), axis=0
     )
     return build.reshape(flat, shape)
-
-
-RULES = collected(globals())

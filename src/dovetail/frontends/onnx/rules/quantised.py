@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, Rule, collected, rule
+from dovetail.frontends.onnx.importing.rule import Rule, rule
 from dovetail.frontends.onnx.rules import convolution
 from dovetail.frontends.shared.quantisation import (
     along,
@@ -17,6 +17,7 @@ from dovetail.frontends.shared.quantisation import (
     quantised,
     saturated,
 )
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.spatial import ConvAttributes
 from dovetail.ir.dtype import FLOATS, DType, f32, u8
 from dovetail.ir.value import Value
@@ -207,6 +208,3 @@ def qlinear_conv(
         conv,
     )
     return rescaled_conv(product, x_scale, w_scale, y_scale, y_zero_point, b)
-
-
-RULES = collected(globals())

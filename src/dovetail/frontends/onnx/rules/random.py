@@ -12,7 +12,8 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, DType, bool_, f32, f64, i32
 from dovetail.ir.value import Value
@@ -148,6 +149,3 @@ def _float(n: Node, dtype: DType) -> DType:
     if dtype not in FLOATS:
         raise n.malformed(f"random numbers of {dtype.name}", hint="they are floats; give dtype")
     return dtype
-
-
-RULES = collected(globals())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.shared.recurrence import GruCell, Layer, LstmCell, Pass, RnnCell
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -144,6 +145,3 @@ def _biased(projected: Value, b: Value | None, d: int) -> Value:
     size = projected.shape[-1]
     first, second = build.split_axis(build.select(b, axis=0, index=d), (size, size), axis=-1)
     return projected + (first + second)
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, Rule, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, Rule, rule
 from dovetail.ir.dim import Dim, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -64,5 +64,3 @@ REDUCE_L2 = _reduction("ReduceL2", lambda x, axes: ops.sqrt(_SUM(x * x, axes)), 
 REDUCE_SUM_SQUARE = _reduction("ReduceSumSquare", lambda x, axes: _SUM(x * x, axes), "Sum of squares over axes.")
 REDUCE_LOG_SUM = _reduction("ReduceLogSum", lambda x, axes: ops.log(_SUM(x, axes)), "Logarithm of the sum over axes.")
 REDUCE_LOG_SUM_EXP = _reduction("ReduceLogSumExp", _log_sum_exp, "log(sum(exp(x))) over axes that does not overflow.")
-
-RULES = collected(globals())

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Floats, collected, rule
+from dovetail.frontends.onnx.importing.rule import Floats, rule
 from dovetail.frontends.onnx.rules.resizing_in_run import Sampling, by_scales_in_run, by_sizes_in_run
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
@@ -192,6 +192,3 @@ def _scaled(n: Node, x: Value, scales: tuple[float, ...], mode: str) -> Value:
 def upsample_image(n: Node, x: Value, *, height_scale: float, width_scale: float, mode: str = "nearest") -> Value:
     """The last two axes scaled up."""
     return _scaled(n, x, (*(1.0,) * (x.rank - 2), height_scale, width_scale), mode)
-
-
-RULES = collected(globals())

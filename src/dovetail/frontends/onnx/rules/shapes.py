@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.shared.computed import filled, numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -107,6 +107,3 @@ def eye_like(n: Node, x: Value, *, dtype: DType | None = None, k: int = 0) -> Va
     """1 on a diagonal of a matrix of the same shape, 0 elsewhere."""
     rows, columns = x.shape
     return ops.eye(rows=rows, columns=columns, offset=k, dtype=dtype or x.dtype)
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ import math
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, Sizes, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, smallest
 from dovetail.ir.dtype import DType, f32, f64, i64
@@ -181,6 +181,3 @@ def mel_weight_matrix(
     rising = ops.where(ops.less(bin_, left), 0.0, (bin_ - left) / (centre - left))
     slope = ops.where(ops.less(bin_, centre), rising, falling)
     return ops.cast(ops.where(ops.equal(bin_, centre), 1.0, slope), dtype=output_datatype)
-
-
-RULES = collected(globals())

@@ -12,16 +12,16 @@ from dovetail import ops
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.computed import size_value
-from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.shared.steps import imported_step, missing_rules
+from dovetail.frontends.shared.dtypes import cast as cast_value
+from dovetail.frontends.shared.importer import Importer, refuse
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Real, Ref, Result, Unknown
 from dovetail.frontends.torch.importing.node import Nested, Node
-from dovetail.frontends.torch.importing.node import cast as cast_value
-from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
+from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, symbol, symbols
+from dovetail.ir.dim import Dim, symbols
 from dovetail.ir.dtype import DType, i64
-from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType, type_symbols
 from dovetail.ir.value import Value
 from dovetail.ops import build, generate
@@ -56,17 +56,15 @@ def is_part(dtype: DType, count: int, is_weight: bool) -> bool:
     return count <= MOST_CONSTANT
 
 
-def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
-    """One error for all operators without a rule, with how often and where each is called; None where all have one."""
+def refuse_missing(program: Exported, rules: Mapping[str, Rule]) -> None:
+    """Refuse a program with operators that have no rule."""
     lacking = [call for call in every_call(program.calls) if not is_known(call, rules)]
-    if not lacking:
-        return None
     custom = [call.op for call in lacking if call.op.partition(".")[0] not in OF_TORCH]
     hint = "docs/torch-operators.md lists those that are"
     if custom:
         space, name, *_ = custom[0].split(".")
         hint = f'give a custom operator a body: compile(…, custom_ops={{"{space}::{name}": body}}); see docs/torch.md'
-    return UnsupportedError(missing_rules((call.op, call.where) for call in lacking), hint=hint)
+    refuse(((call.op, call.where) for call in lacking), hint)
 
 
 def every_call(calls: Iterable[Call]) -> Iterator[Call]:
@@ -94,19 +92,18 @@ def is_number(result: Result) -> bool:
     return isinstance(result, int | float | Dim | Real | str)
 
 
-class Import:
-    """One import: what is known so far, and the graph that grows."""
+class Import(Importer):
+    """One import of a program."""
 
     def __init__(self, program: Exported, rules: Mapping[str, Rule]) -> None:
+        super().__init__(program.name)
         self.program = program
         self.rules = rules
-        self.follower = Follower()
-        self.builder = Builder(program.name, lines=False)
         self._made: dict[str, Any] = {}
         self._of_numbers = False
         """Whether the calls are of a function of numbers, which is applied to tensors element by element."""
         self._read = _read_results(program)
-        self._symbols = {name for one in program.leaves for name in type_symbols(one.type)}
+        self.symbols = {name for one in program.leaves for name in type_symbols(one.type)}
 
     def graph(self) -> Graph:
         """The whole program."""
@@ -127,16 +124,7 @@ class Import:
 
     def _refuse_missing(self) -> None:
         """Refuse a program with operators that have no rule."""
-        error = missing(self.program, self.rules)
-        if error is not None:
-            raise error
-
-    def fresh(self, name: str) -> Dim:
-        count = 0
-        while f"{name}_{count}" in self._symbols:
-            count += 1
-        self._symbols.add(f"{name}_{count}")
-        return symbol(f"{name}_{count}")
+        refuse_missing(self.program, self.rules)
 
     def reads(self, call: Call, index: int) -> bool:
         return (call.name, index) in self._read
@@ -151,7 +139,7 @@ class Import:
         return self.builder.param(one.target or one.name, one.type, array)
 
     def _call(self, call: Call) -> None:
-        with imported_step(self.builder, call.op, call.where, call.origins):
+        with self.step(call.op, lambda: call.where, call.origins):
             self._made[call.name] = self._result(call)
 
     def _result(self, call: Call) -> Any:

@@ -7,9 +7,9 @@ from functools import reduce
 from typing import Any, Protocol
 
 from dovetail import ops
+from dovetail.frontends.shared import site
 from dovetail.frontends.shared.computed import size_value
-from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.shared.site import Site
+from dovetail.frontends.shared.dtypes import cast
 from dovetail.frontends.torch.exported import Body, Call, Real, Unknown
 from dovetail.frontends.torch.importing.promotion import common_dtype
 from dovetail.ir import leaf
@@ -20,12 +20,8 @@ from dovetail.ir.value import Value
 from dovetail.ops import build
 
 
-class Surroundings(Protocol):
+class Surroundings(site.Surroundings, Protocol):
     """What a call can ask of the import that it is part of."""
-
-    follower: Follower
-
-    def fresh(self, name: str) -> Dim: ...
 
     def reads(self, call: Call, index: int) -> bool:
         """Whether anything reads a result of a call that has several."""
@@ -48,10 +44,11 @@ class Nested:
         return self._run(self.body, given, True)
 
 
-class Node(Site):
+class Node(site.Site):
     """One call: its operator, what torch says about its results, and what its rule may ask."""
 
     def __init__(self, call: Call, around: Surroundings) -> None:
+        super().__init__(around)
         self.call = call
         self.around = around
 
@@ -62,13 +59,6 @@ class Node(Site):
     @property
     def where(self) -> str:
         return self.call.where
-
-    @property
-    def follower(self) -> Follower:
-        return self.around.follower
-
-    def fresh(self, name: str) -> Dim:
-        return self.around.fresh(name)
 
     def makes(self, index: int) -> bool:
         """Whether anything reads this result."""
@@ -144,16 +134,6 @@ def _wrapped(number: int, dtype: DType) -> int:
     span = 1 << dtype.bits
     number %= span
     return number - span if dtype.kind == "int" and number >= span // 2 else number
-
-
-def cast(x: Value, dtype: DType) -> Value:
-    """x in a dtype, as it is where it has that dtype."""
-    return x if x.dtype is dtype else ops.cast(x, dtype=dtype)
-
-
-def computed_in_f32(x: Value) -> Value:
-    """x in a float dtype of 32 bits or more: torch accumulates narrow floats in f32."""
-    return ops.cast(x, dtype=f32) if x.dtype.is_float and x.dtype.bits < 32 else x
 
 
 def axes_of(x: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -12,16 +12,16 @@ silently ignored; those in `SAID_BY_THE_RESULT` say what the type of the result 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
+from dovetail.frontends.shared import rule as shared
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 
-Made: TypeAlias = Value | tuple[Value | None, ...]
-"""The results of a call; None where a rule does not make one, which no other call may read."""
 Number: TypeAlias = float | complex | Size | Value
 """A Python number, a size, or a tensor in its place."""
 
@@ -42,22 +42,12 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(shared.Rule):
     """How calls of one operator become values."""
-
-    op: str
-    function: Callable[..., Made]
 
     @property
     def signature(self) -> Signature:
         return _signature(self.function)
-
-    @property
-    def doc(self) -> str:
-        return (inspect.getdoc(self.function) or "").split("\n")[0]
-
-    def __call__(self, node: Any, *arguments: Any, **keywords: Any) -> Made:
-        return self.function(node, *arguments, **keywords)
 
 
 def rule(*ops: str) -> Callable[[Callable[..., Made]], tuple[Rule, ...]]:
@@ -72,12 +62,6 @@ def rule(*ops: str) -> Callable[[Callable[..., Made]], tuple[Rule, ...]]:
 def _whole(op: str) -> str:
     """The name of an operator with its namespace; ATen's is left out."""
     return op if op.count(".") > 1 or op.startswith("higher_order.") else f"aten.{op}"
-
-
-def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """The rules that a module declares, in the order of its lines."""
-    found = [cast(tuple[Any, ...], v) for v in namespace.values() if isinstance(v, tuple)]
-    return tuple(r for rules in found for r in rules if isinstance(r, Rule))
 
 
 @cache

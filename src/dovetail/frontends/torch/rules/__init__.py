@@ -1,60 +1,7 @@
-"""The rules of ATen's operators, by family. `ALL` is every one of them."""
+"""The rules of ATen's operators, by family."""
 
-from dovetail.frontends.torch.rules import (
-    activations,
-    attention,
-    bessel,
-    bits,
-    contraction,
-    control,
-    decompositions,
-    elementwise,
-    error_functions,
-    experts,
-    generation,
-    indexing,
-    linear_algebra,
-    logic,
-    movement,
-    normalisation,
-    order_statistics,
-    padding,
-    placing,
-    polynomials,
-    pooling,
-    recurrent,
-    reduction,
-    resizing,
-    special,
-    spectral,
-)
+from dovetail.frontends.shared.rule import Registry
+from dovetail.frontends.torch.importing.rule import Rule
 
-ALL = (
-    *elementwise.RULES,
-    *bits.RULES,
-    *logic.RULES,
-    *movement.RULES,
-    *padding.RULES,
-    *generation.RULES,
-    *contraction.RULES,
-    *normalisation.RULES,
-    *attention.RULES,
-    *activations.RULES,
-    *reduction.RULES,
-    *indexing.RULES,
-    *pooling.RULES,
-    *resizing.RULES,
-    *recurrent.RULES,
-    *spectral.RULES,
-    *experts.RULES,
-    *order_statistics.RULES,
-    *placing.RULES,
-    *special.RULES,
-    *error_functions.RULES,
-    *bessel.RULES,
-    *polynomials.RULES,
-    *linear_algebra.RULES,
-    *decompositions.RULES,
-    *control.RULES,
-)
-BY_NAME = {rule.op: rule for rule in ALL}
+REGISTRY = Registry(__name__, Rule)
+__all__ = ["REGISTRY"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dovetail import library, ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, computed_in_f32
-from dovetail.frontends.torch.importing.rule import Made, Number, collected, rule
+from dovetail.frontends.shared.dtypes import computed_in_f32
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node, axis_of
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -132,6 +134,3 @@ def logit(n: Node, x: Value, eps: float | None = None) -> Value:
     kept = wide if eps is None else ops.clip(wide, float(eps), 1.0 - float(eps))
     y = ops.log(kept / (1.0 - kept))
     return y if y.dtype is n.dtype else ops.cast(y, dtype=n.dtype)
-
-
-RULES = collected(globals())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail import library, ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
 from dovetail.ir.dtype import bool_
@@ -123,6 +125,3 @@ def _lead(*xs: Value) -> tuple[Any, ...]:
 
 def _led(x: Value, lead: tuple[Any, ...]) -> Value:
     return x if x.shape[:-3] == lead else build.broadcast_to(x, (*lead, *x.shape[-3:]))
-
-
-RULES = collected(globals())

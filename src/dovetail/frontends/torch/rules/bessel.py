@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from dovetail import ops
+from dovetail.frontends.shared.dtypes import cast
 from dovetail.frontends.shared.error_functions import half_line
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Rule, collected, rule
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Rule, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
 from dovetail.ir.value import Value
@@ -164,5 +165,3 @@ FUNCTIONS = _functions(
         "special_spherical_bessel_j0": (_spherical, "Spherical Bessel function j0: sin(x) / x"),
     }
 )
-
-RULES = collected(globals())

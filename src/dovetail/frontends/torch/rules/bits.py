@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Made, Number, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.ir.dtype import bool_, f64, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -71,6 +73,3 @@ def frexp(n: Node, x: Value) -> Made:
     mantissa = ops.where(plain, wide, half)
     exponent = ops.where(plain, n.value(0, i64), power)
     return cast(mantissa, n.type_of(0).dtype), cast(exponent, n.type_of(1).dtype)
-
-
-RULES = collected(globals())

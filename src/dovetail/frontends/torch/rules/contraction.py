@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail import ops
+from dovetail.frontends.shared.dtypes import cast, computed_in_f32
 from dovetail.frontends.shared.matmul import matmul_or_dot
-from dovetail.frontends.torch.importing.node import Node, cast, computed_in_f32
-from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.frontends.torch.rules.windows import batched, each
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.value import Value
@@ -265,6 +266,3 @@ def im2col(
     batch, channels = image.shape[:2]
     y = build.reshape(moved, (batch, channels * kh * kw, height * width))
     return build.squeeze_dims(y, 0) if alone else y
-
-
-RULES = collected(globals())

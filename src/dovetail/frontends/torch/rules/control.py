@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail import library, ops
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.torch.importing.node import Nested, Node
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.value import Value
 from dovetail.ops import build, tracing
@@ -110,6 +111,3 @@ def _places(size: Size, axis: int) -> Value:
     shape: list[Size] = [1, 1, 1, 1]
     shape[axis] = size
     return build.reshape(ops.iota(size=size), shape)
-
-
-RULES = collected(globals())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.frontends.torch.rules.matrices import identity, turned, upper
 from dovetail.ir import leaf
 from dovetail.ir.dim import smallest
@@ -115,6 +117,3 @@ def pinv(n: Node, x: Value, *, atol: Value | None = None, rtol: Value | None = N
     kept = ops.greater(sizes, ops.maximum(absolute, relative * ops.reduce_max(sizes, axes=(-1,))))
     inverted = ops.where(kept, ops.reciprocal(ops.where(kept, values, 1.0)), 0.0)
     return turned(right) @ (build.expand_dims(inverted, -1) * turned(left))
-
-
-RULES = collected(globals())

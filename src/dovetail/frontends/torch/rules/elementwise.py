@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Number, Rule, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Number, Rule, rule
 from dovetail.frontends.torch.rules.logic import truth
 from dovetail.ir.dtype import bool_, c64, f32
 from dovetail.ir.value import Value
@@ -375,6 +376,3 @@ def complex_(n: Node, real: Value, imag: Value) -> Value:
 def polar(n: Node, abs: Value, angle: Value) -> Value:
     """The complex number of a modulus and an angle."""
     return ops.complex_(abs * ops.cos(angle), abs * ops.sin(angle))
-
-
-RULES = collected(globals())

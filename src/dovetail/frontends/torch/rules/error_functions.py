@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 
 from dovetail import ops
+from dovetail.frontends.shared.dtypes import cast
 from dovetail.frontends.shared.error_functions import NEAR, complementary, half_inverse, inverse, scaled
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import collected, rule
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.frontends.torch.rules.special import log_gamma
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
@@ -135,6 +136,3 @@ def incomplete_gamma(n: Node, a: Value, x: Value) -> Value:
         wrong = ops.bit_or(wrong, ops.bit_and(first, second))
     wrong = ops.bit_or(wrong, ops.bit_or(ops.is_nan(order), ops.is_nan(at)))
     return cast(ops.where(wrong, math.nan, ops.where(known, found, edge)), n.dtype)
-
-
-RULES = collected(globals())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir.value import Value
 
 
@@ -15,6 +16,3 @@ def grouped_product(n: Node, x: Value, weight: Value, offs: Value | None = None)
         raise n.unsupported("groups that are not rows of a matrix with offsets", hint="pass offsets")
     y = ops.grouped_matmul(x, cast(weight, x.dtype), offs)
     return cast(y, n.dtype)
-
-
-RULES = collected(globals())

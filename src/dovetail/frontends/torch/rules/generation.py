@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, f32, f64, i64
@@ -172,6 +173,3 @@ def linspace(n: Node, start: Number, end: Number, steps: Size) -> Value:
 
 def _real(number: Any) -> float:
     return float(number)
-
-
-RULES = collected(globals())

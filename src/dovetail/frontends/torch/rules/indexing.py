@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.frontends.shared.computed import size_value
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, common_shape, with_axis
-from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node, axis_of, common_shape, with_axis
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.frontends.torch.rules.iotas import as_view
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, i64, u8
@@ -301,6 +302,3 @@ def _first_above(n: Node, boundaries: Value, numbers: Value, after: bool) -> Val
 def one_hot(n: Node, x: Value, num_classes: int = -1) -> Value:
     """1 at each index along a new last axis, 0 elsewhere."""
     return ops.one_hot(x, depth=n.shape[-1], dtype=n.dtype)
-
-
-RULES = collected(globals())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.frontends.torch.rules.matrices import diagonal, identity, lower, solved, together, turned, upper
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64, i64
@@ -231,6 +233,3 @@ def matrix_exp(n: Node, x: Value) -> Value:
     # A gradient needs a limit: the largest finite float can be halved no more often.
     limit = 1025 if n.dtype == f64 else 129
     return cast(ops.while_loop(more, squared, [total, halvings], limit=limit).carries[0], n.dtype)
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import Number, Rule, collected, rule
+from dovetail.frontends.torch.importing.rule import Number, Rule, rule
 from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.value import Value
 
@@ -87,6 +87,3 @@ BITWISE = _of_two(
 def bitwise_not(n: Node, x: Value) -> Value:
     """Bitwise not."""
     return ops.bit_not(x)
-
-
-RULES = collected(globals())

@@ -7,9 +7,11 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.shared.slicing import sliced
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, with_axis
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.torch.importing.node import Node, axis_of, with_axis
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, smallest
 from dovetail.ir.dtype import i64
@@ -362,6 +364,3 @@ def meshgrid(n: Node, tensors: Sequence[Value], *, indexing: str = "ij") -> Made
         build.broadcast_to(build.expand_dims(v, [a for a in range(rank) if a != order[i]]), n.types[i].shape)
         for i, v in enumerate(vectors)
     )
-
-
-RULES = collected(globals())

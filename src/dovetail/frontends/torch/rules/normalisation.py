@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail import library, ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, computed_in_f32, with_axis
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast, computed_in_f32
+from dovetail.frontends.shared.norms import affine, batch_norm, by_channel, channel_moments, moments, over_last
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node, axis_of, with_axis
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
 from dovetail.ir.value import Value
@@ -73,26 +76,15 @@ def native_layer_norm(
     y = _layer_norm(x, count, weight, bias, eps)
     if not (n.makes(1) or n.makes(2)):
         return y, None, None
-    axes = tuple(range(-count, 0))
-    wide = computed_in_f32(x)
-    mean = ops.reduce_mean(wide, axes=axes)
-    centred = wide - mean
-    inverse = ops.rsqrt(ops.reduce_mean(centred * centred, axes=axes) + eps)
-    return y, cast(mean, n.type_of(1).dtype), cast(inverse, n.type_of(2).dtype)
+    mean, spread = moments(computed_in_f32(x), range(-count, 0))
+    return y, cast(mean, n.type_of(1).dtype), cast(ops.rsqrt(spread + eps), n.type_of(2).dtype)
 
 
 def _layer_norm(x: Value, count: int, weight: Value | None, bias: Value | None, eps: float) -> Value:
     if count == 1 and x.dtype.bits >= 32:
         return library.layer_norm.body(x, weight, bias, eps=eps)
-    wide = computed_in_f32(x)
-    flat = wide if count == 1 else ops.merge(wide, axis=-1, count=count)
-    y = build.reshape(library.layer_norm.body(flat, eps=eps), x.shape)
-    return cast(_affine(y, weight, bias), x.dtype)
-
-
-def _affine(y: Value, weight: Value | None, bias: Value | None) -> Value:
-    y = y if weight is None else y * cast(weight, y.dtype)
-    return y if bias is None else y + cast(bias, y.dtype)
+    y = over_last(computed_in_f32(x), count, lambda flat: library.layer_norm.body(flat, eps=eps))
+    return cast(affine(y, weight, bias), x.dtype)
 
 
 @rule("rms_norm.default")
@@ -104,10 +96,8 @@ def rms_norm(
     count = len(normalized_shape)
     if count == 1 and x.dtype.bits >= 32 and (weight is None or weight.dtype is x.dtype):
         return library.rms_norm.body(x, weight, eps=small)
-    wide = computed_in_f32(x)
-    flat = wide if count == 1 else ops.merge(wide, axis=-1, count=count)
-    y = build.reshape(library.rms_norm.body(flat, eps=small), x.shape)
-    return cast(_affine(y, weight, None), n.dtype)
+    y = over_last(computed_in_f32(x), count, lambda flat: library.rms_norm.body(flat, eps=small))
+    return cast(affine(y, weight, None), n.dtype)
 
 
 @rule("group_norm.default")
@@ -141,26 +131,19 @@ def native_group_norm(
     if not (n.makes(1) or n.makes(2)):
         return y, None, None
     rows = build.reshape(computed_in_f32(x), (x.shape[0], group, -1))
-    mean = ops.reduce_mean(rows, axes=(-1,))
-    centred = rows - mean
-    inverse = ops.rsqrt(ops.reduce_mean(centred * centred, axes=(-1,)) + eps)
-    flat = [build.squeeze_dims(v, -1) for v in (mean, inverse)]
+    mean, spread = moments(rows, (-1,))
+    flat = [build.squeeze_dims(v, -1) for v in (mean, ops.rsqrt(spread + eps))]
     return y, cast(flat[0], n.type_of(1).dtype), cast(flat[1], n.type_of(2).dtype)
 
 
 def _group_norm(x: Value, groups: int, weight: Value | None, bias: Value | None, eps: float) -> Value:
     wide = computed_in_f32(x)
-    gain, shift = (None if v is None else _by_channel(cast(v, wide.dtype), x.rank) for v in (weight, bias))
+    gain, shift = (None if v is None else by_channel(cast(v, wide.dtype), x.rank) for v in (weight, bias))
     if x.rank == 4:
         return cast(library.group_norm.body(wide, gain, shift, groups=groups, eps=eps), x.dtype)
     rows = build.reshape(wide, (x.shape[0], groups, -1))
     y = build.reshape(library.layer_norm.body(rows, eps=eps), x.shape)
-    return cast(_affine(y, gain, shift), x.dtype)
-
-
-def _by_channel(vector: Value, rank: int) -> Value:
-    """One number for each channel of [n, c, *spatial], as it broadcasts."""
-    return ops.unsqueeze(vector, axes=tuple(range(2 - rank, 0))) if rank > 2 else vector
+    return cast(affine(y, gain, shift), x.dtype)
 
 
 @rule("_native_batch_norm_legit_no_training.default")
@@ -175,7 +158,7 @@ def batch_norm_by_stored(
     eps: float,
 ) -> Made:
     """Channels shifted and scaled by stored statistics."""
-    y = _normed(x, weight, bias, running_mean, running_var, eps)
+    y = batch_norm(x, weight, bias, running_mean, running_var, eps)
     return y, *_without_statistics(n)
 
 
@@ -199,9 +182,9 @@ def batch_norm_in_training(
 ) -> Made:
     """Channels brought to mean 0 and variance 1 by their own statistics, which move the stored ones."""
     if not training:
-        y = _normed(x, weight, bias, running_mean, running_var, eps)
+        y = batch_norm(x, weight, bias, running_mean, running_var, eps)
         return y, *_without_statistics(n), running_mean, running_var
-    mean, spread = _statistics(x)
+    mean, spread = channel_moments(computed_in_f32(x))
     count = 1
     for axis, size in enumerate(x.shape):
         count = count * size if axis != 1 else count
@@ -213,7 +196,7 @@ def batch_norm_in_training(
         cast(old * (1.0 - momentum) + cast(new, old.dtype) * momentum, old.dtype)
         for old, new in ((running_mean, flat_mean), (running_var, unbiased))
     ]
-    y = _normed(x, weight, bias, flat_mean, flat_spread, eps)
+    y = batch_norm(x, weight, bias, flat_mean, flat_spread, eps)
     return y, flat_mean, ops.rsqrt(flat_spread + eps), *moved
 
 
@@ -222,24 +205,8 @@ def batch_norm_by_own(
     n: Node, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> Made:
     """Channels brought to mean 0 and variance 1 by their own statistics."""
-    mean, spread = (build.reshape(v, (x.shape[1],)) for v in _statistics(x))
-    return _normed(x, weight, bias, mean, spread, eps), mean, ops.rsqrt(spread + eps)
-
-
-def _statistics(x: Value) -> tuple[Value, Value]:
-    axes = tuple(a for a in range(-x.rank, 0) if a != 1 - x.rank)
-    wide = computed_in_f32(x)
-    mean = ops.reduce_mean(wide, axes=axes)
-    centred = wide - mean
-    return mean, ops.reduce_mean(centred * centred, axes=axes)
-
-
-def _normed(x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, eps: float) -> Value:
-    widest = max((x.dtype, mean.dtype), key=lambda d: d.bits)
-    middle, spread = (_by_channel(cast(v, widest), x.rank) for v in (mean, variance))
-    y = (cast(x, widest) - middle) * ops.rsqrt(spread + eps)
-    gain, shift = (None if v is None else _by_channel(cast(v, widest), x.rank) for v in (weight, bias))
-    return cast(_affine(y, gain, shift), x.dtype)
+    mean, spread = (build.reshape(v, (x.shape[1],)) for v in channel_moments(computed_in_f32(x)))
+    return batch_norm(x, weight, bias, mean, spread, eps), mean, ops.rsqrt(spread + eps)
 
 
 @rule("instance_norm.default")
@@ -257,12 +224,9 @@ def instance_norm(
 ) -> Value:
     """Each channel of each image brought to mean 0 and variance 1, scaled and shifted."""
     if not use_input_stats and running_mean is not None and running_var is not None:
-        return _normed(x, weight, bias, running_mean, running_var, eps)
+        return batch_norm(x, weight, bias, running_mean, running_var, eps)
     wide = computed_in_f32(x)
     flat = build.reshape(wide, (*x.shape[:2], -1))
     y = build.reshape(library.layer_norm.body(flat, eps=eps), x.shape)
-    gain, shift = (None if v is None else _by_channel(cast(v, y.dtype), x.rank) for v in (weight, bias))
-    return cast(_affine(y, gain, shift), x.dtype)
-
-
-RULES = collected(globals())
+    gain, shift = (None if v is None else by_channel(cast(v, y.dtype), x.rank) for v in (weight, bias))
+    return cast(affine(y, gain, shift), x.dtype)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.shared.computed import size_value
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, computed_in_f32, with_axis
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast, computed_in_f32
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node, axis_of, with_axis
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import i64
@@ -121,6 +123,3 @@ def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
 
     found = ops.scan(step, [start], [fronted]).outputs[0]
     return cast(build.move_axis(found, 0, axis + x.rank), n.dtype)
-
-
-RULES = collected(globals())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dovetail import ops
 from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -72,6 +72,3 @@ def _place(n: Node, places: Value, whole: Value, mode: str) -> Value:
             return ops.minimum(there, turn - there)
         case _:
             raise n.malformed(f"the mode {mode!r}")
-
-
-RULES = collected(globals())

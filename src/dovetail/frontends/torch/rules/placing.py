@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.frontends.shared.computed import size_value
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, with_axis
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node, axis_of, with_axis
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.frontends.torch.rules.logic import truth
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -220,6 +222,3 @@ def index_reduce(
         count = ops.maximum(often + n.value(1, x.dtype) if include_self else often, n.value(1, x.dtype))
         found = found / count if x.dtype.is_float else ops.floor_div(found, count)
     return build.reshape(found, n.shape)
-
-
-RULES = collected(globals())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
-from dovetail.frontends.torch.importing.rule import Number, Rule, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Number, Rule, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
 from dovetail.ir.value import Value
@@ -87,5 +88,3 @@ FAMILIES = _families(
         "legendre_polynomial_p": (lambda x: x, _legendre, "Legendre polynomial"),
     }
 )
-
-RULES = collected(globals())

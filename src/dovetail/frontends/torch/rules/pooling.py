@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail import ops
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.frontends.torch.rules.windows import batched, each
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.value import Value
@@ -196,6 +197,3 @@ def _pooled_to(n: Node, x: Value, axis: int, wanted: Size | None, reduce: Callab
         for i in range(wanted)
     ]
     return ops.concat(*pieces, axis=axis)
-
-
-RULES = collected(globals())

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.recurrence import Activation, Cell, GruCell, LstmCell, Pass, RnnCell, run_pass
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -179,6 +180,3 @@ def rnn(
     """Plain recurrent layers: the hidden state of every step, and the last states."""
     act = ops.tanh if "tanh" in n.op_type else ops.relu
     return _layered(n, x, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first, "rnn", act)
-
-
-RULES = collected(globals())

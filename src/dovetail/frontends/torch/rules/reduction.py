@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, axes_of, axis_of, cast, computed_in_f32, with_axis
-from dovetail.frontends.torch.importing.rule import Made, Number, collected, rule
+from dovetail.frontends.shared.dtypes import cast, computed_in_f32
+from dovetail.frontends.shared.rule import Made
+from dovetail.frontends.torch.importing.node import Node, axes_of, axis_of, with_axis
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.frontends.torch.rules.logic import truth
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -279,6 +281,3 @@ def histc(n: Node, x: Value, bins: int = 100, min: Number = 0, max: Number = 0) 
     place = ops.clip(ops.where(inside, place, -1.0), -1.0, float(bins - 1))
     hit = ops.equal(build.expand_dims(place, 1), ops.cast(ops.iota(size=bins), dtype=place.dtype))
     return build.reshape(cast(ops.reduce_sum(ops.cast(hit, dtype=i64), axes=(-2,)), n.dtype), (bins,))
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import collected, rule
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 
@@ -60,6 +60,3 @@ def grid_sampler(
         padding=("zeros", "border", "reflection")[padding_mode],
         align_corners=align_corners,
     )
-
-
-RULES = collected(globals())

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast, common_shape
-from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.shared.dtypes import cast
+from dovetail.frontends.torch.importing.node import Node, common_shape
+from dovetail.frontends.torch.importing.rule import Number, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
 from dovetail.ir.value import Value
@@ -145,6 +146,3 @@ def polygamma(n: Node, order: int, x: Value) -> Value:
 def zeta(n: Node, x: Number, other: Number) -> Value:
     """Hurwitz' zeta function: the sum of (q + k) ** -x over all k."""
     return cast(_zeta(n.value(x, f64), n.value(other, f64)), n.dtype)
-
-
-RULES = collected(globals())

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axis_of
-from dovetail.frontends.torch.importing.rule import collected, rule
+from dovetail.frontends.torch.importing.rule import rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import c64, f32
@@ -96,6 +96,3 @@ def part(n: Node, x: Value) -> Value:
 def conj(n: Node, x: Value) -> Value:
     """The complex conjugate."""
     return ops.complex_(ops.real(x), -ops.imag(x)) if x.dtype is c64 else x
-
-
-RULES = collected(globals())

@@ -56,24 +56,22 @@ LANE_SHARING = (8, 4)
 """Lanes that share the features of a key, the preferred first."""
 
 
-def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_attend(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
     return _offered(of, warp_tile)
 
 
-def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_attend_lanes(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The same of few queries in a persistent kernel, by multiply-adds."""
     return _offered(of, lane_tile)
 
 
-def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_attend_groups(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The same where four warps multiply together, which is faster in most cases."""
     return _offered(of, group_tile)
 
 
-def _offered(
-    of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
-) -> Offer | Refused:
+def _offered(of: StepProblem[GpuDevice], chosen: Callable[[AttendSources], AttendTile | Refused]) -> Offer | Refused:
     sources = of.once(narrow_sources_of)
     if isinstance(sources, Refused):
         return sources
@@ -87,7 +85,7 @@ def _offered(
     return Offer(lambda: writer_of(sources, tile).job(), name=name, work=lambda: seconds_of(tile, sources.device))
 
 
-def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_attend_fma(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of an attention of f32 with several queries, by multiply-adds."""
     sources = of.once(sources_of)
     if isinstance(sources, Refused):

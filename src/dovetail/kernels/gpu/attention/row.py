@@ -38,7 +38,6 @@ from dovetail.kernels.gpu.attention.softmax import (
 from dovetail.kernels.gpu.attention.sources import KeyRows, by_key_head, keys_of
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, remainder
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -305,7 +304,7 @@ def attends(value: Value, locations: TensorLocations) -> bool:
     return is_attention(value) or widens_keys(value, locations) is not None
 
 
-def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_attend_row(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of an attention of one query."""
     value, y = of.value, of.step.results[0]
     widened = widens_keys(value, of.locations)
@@ -551,12 +550,12 @@ def offer_paged(
 
 def _job(
     problem: Attention,
-    of: StepProblem[GpuDevice | None],
+    of: StepProblem[GpuDevice],
     bindings: Mapping[str, Binding],
     offsets: Mapping[str, Size],
     aligned: frozenset[str] = frozenset(),
 ) -> Job:
-    device = of.device or H200
+    device = of.device
     return RowAttend(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 

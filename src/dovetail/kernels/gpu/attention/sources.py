@@ -18,7 +18,6 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.masks import loads_wide
 from dovetail.kernels.gpu.attention.tile import lead_of
 from dovetail.kernels.gpu.gemm.fragments import Factor, divided, less, remainder
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Name, Set, Statement, Tensor, add, minimum
@@ -75,7 +74,7 @@ class AttendSources:
     request: Request = LAUNCH
 
 
-def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+def sources_of(of: StepProblem[GpuDevice]) -> AttendSources | Refused:
     """What an attention reads."""
     value = of.value
     if not isinstance(value.op, FusedOp):
@@ -92,11 +91,11 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     factors = {name: _factor(problem, value.dtype, name) for name in AXES}
     copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
     wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
-    device, y = of.device or H200, aligned["y"]
+    device, y = of.device, aligned["y"]
     return AttendSources(problem, value.dtype, bindings, device, factors, copies, wide, y, of.request)
 
 
-def narrow_sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+def narrow_sources_of(of: StepProblem[GpuDevice]) -> AttendSources | Refused:
     """The same of an attention of 16-bit floats."""
     sources = of.once(sources_of)
     if isinstance(sources, Refused) or sources.dtype in (bf16, f16):

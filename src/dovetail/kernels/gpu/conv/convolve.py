@@ -24,7 +24,7 @@ from dovetail.kernels.gpu.gemm.fma import FmaTile, dtype_of_sums
 from dovetail.kernels.gpu.gemm.fragments import Coordinate, Factor, Gather, is_multiple
 from dovetail.kernels.gpu.gemm.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, H200, pipelined_split_of, split_of
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, pipelined_split_of, split_of
 from dovetail.kernels.gpu.gemm.tile_writer import TileWriter
 from dovetail.kernels.gpu.gemm.tiled import Element
 from dovetail.kernels.loops.along import Along
@@ -61,7 +61,7 @@ GATHER_COST = 8
 """How much slower tensor cores are where elements are gathered one by one: the threads load, then they multiply."""
 
 
-def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_copied(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a convolution on tensor cores whose factors are copied to shared memory in 16 bytes."""
     conv = _on_tensor_cores(of)
     if isinstance(conv, Refused):
@@ -69,41 +69,37 @@ def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     refused = _not_copied(conv, of.locations)
     if refused is not None and not conv.is_point:
         return refused
-    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "copied", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device, "copied", of.request)
     return Offer(writer.job, writer.cost) if all(writer.dense_axes()) else Refused("factors_are_aligned")
 
 
-def offer_gathered(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_gathered(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a convolution on tensor cores whose factors are loaded element by element."""
     conv = _on_tensor_cores(of)
     if isinstance(conv, Refused):
         return conv
-    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "gathered", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device, "gathered", of.request)
     return Offer(writer.job, writer.cost)
 
 
-def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_fma(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a convolution whose elements are multiplied one by one."""
     conv = of.once(find_windowed)
     if isinstance(conv, Refused):
         return conv
-    multiplies = instruction_for(_device(of).matrix_instructions, conv.x.dtype) is not None
+    multiplies = instruction_for(of.device.matrix_instructions, conv.x.dtype) is not None
     if conv.x.dtype in TENSOR_CORE_DTYPES and multiplies:
         return Refused("tensor_cores_lack_the_dtype", conv.x.dtype.name)
-    writer = ConvWriter(of.step, conv, of.locations, of.device or H200, "fma", of.request)
+    writer = ConvWriter(of.step, conv, of.locations, of.device, "fma", of.request)
     return Offer(writer.job, writer.cost)
 
 
-def _device(of: StepProblem[GpuDevice | None]) -> GpuDevice:
-    return of.device or H200
-
-
-def _on_tensor_cores(of: StepProblem[GpuDevice | None]) -> Windowed | Refused:
+def _on_tensor_cores(of: StepProblem[GpuDevice]) -> Windowed | Refused:
     conv = of.once(find_windowed)
     if isinstance(conv, Windowed) and conv.x.dtype not in TENSOR_CORE_DTYPES:
         return Refused("tensor_cores_have_the_dtype", conv.x.dtype.name, "f16 or bf16")
-    if isinstance(conv, Windowed) and instruction_for(_device(of).matrix_instructions, conv.x.dtype) is None:
-        return Refused("the_device_multiplies_matrices", _device(of).architecture)
+    if isinstance(conv, Windowed) and instruction_for(of.device.matrix_instructions, conv.x.dtype) is None:
+        return Refused("the_device_multiplies_matrices", of.device.architecture)
     return conv
 
 

@@ -21,7 +21,7 @@ from dovetail.kernels.gpu.conv.packed_filters import FoldedFilters
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.fragments import Coordinate, Factor, Gather, is_multiple
 from dovetail.kernels.gpu.gemm.pipelined_tile import PipelinedTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, H200, BlockTile, pipelined_split_of
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, BlockTile, pipelined_split_of
 from dovetail.kernels.gpu.gemm.tile_writer import FOLDED
 from dovetail.kernels.gpu.order.passes import for_each, in_passes
 from dovetail.kernels.loops.along import Along
@@ -36,9 +36,9 @@ FEWEST = 4
 """Times the results that fill a device: a second kernel is worth its launch."""
 
 
-def offer_folded(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_folded(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernels of a convolution of a few channels on tensor cores."""
-    conv, device = of.once(find_windowed), of.device or H200
+    conv, device = of.once(find_windowed), of.device
     if isinstance(conv, Refused):
         return conv
     if of.locations.strict:

@@ -61,7 +61,7 @@ UNROLLED = 32
 _E = Name("e")
 
 
-def offer_depthwise(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_depthwise(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a convolution whose filters see one channel each."""
     conv = of.once(find_windowed)
     if isinstance(conv, Refused):
@@ -75,7 +75,7 @@ def offer_depthwise(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     return Offer(lambda: _depthwise(of, conv), cost)
 
 
-def offer_pool(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_pool(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a pool."""
     x, scalars = of.value.operands[0], of.locations.target.scalars
     if not scalars.has_dtype(x.dtype):
@@ -195,7 +195,7 @@ def _neighbour(slide: _Slide) -> Expr:
     return ZERO if slide.width == 1 else _E
 
 
-def _pool(of: StepProblem[GpuDevice | None]) -> Job:
+def _pool(of: StepProblem[GpuDevice]) -> Job:
     value, locations = of.value, of.locations
     (x,), attrs, results = value.operands, value.attrs, of.step.results
     shape = results[0].shape
@@ -284,7 +284,7 @@ def _indexed(slide: _Slide, dtype: DType, targets: Sequence[Tensor]) -> list[Sta
     ]
 
 
-def _depthwise(of: StepProblem[GpuDevice | None], conv: Windowed) -> Job:
+def _depthwise(of: StepProblem[GpuDevice], conv: Windowed) -> Job:
     step, locations, contraction = of.step, of.locations, conv.contraction
     body, total = contraction.body, _wide(conv.value.dtype)
     operands = list(dict.fromkeys(contraction.operand(v) for v in (conv.x, conv.w, *contraction.operands)))

@@ -30,7 +30,6 @@ from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import (
     CHUNK,
     FEWEST_ROWS,
-    H200,
     BlockTile,
     cycles_of,
     gains_by_transposing,
@@ -430,18 +429,18 @@ def dense_schedule(of: Gemm) -> GemmSchedule | Refused:
     return first(DENSE.values(), of)
 
 
-def has_blocks(of: StepProblem[GpuDevice | None]) -> bool:
+def has_blocks(of: StepProblem[GpuDevice]) -> bool:
     """Whether the weights of a GEMM are in blocks that engines know."""
     return not isinstance(of.once(find_products), Refused) and known_blocks(of) is not None
 
 
-def known_blocks(of: StepProblem[GpuDevice | None]) -> BlockProduct | None:
+def known_blocks(of: StepProblem[GpuDevice]) -> BlockProduct | None:
     """Weights in blocks that engines know."""
     blocks = of.once(find_blocks)
     return blocks if isinstance(blocks, BlockProduct) and has_known_blocks(blocks) else None
 
 
-def gemm_of(of: StepProblem[GpuDevice | None]) -> Gemm | Refused:
+def gemm_of(of: StepProblem[GpuDevice]) -> Gemm | Refused:
     """A step as a GEMM."""
     contraction = of.once(find_products)
     if isinstance(contraction, Refused):
@@ -450,13 +449,13 @@ def gemm_of(of: StepProblem[GpuDevice | None]) -> Gemm | Refused:
     odd = [d.name for d in dtypes if not contraction.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
-    return Gemm(GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request), known_blocks(of))
+    return Gemm(GemmWriter(of.step, contraction, of.locations, of.device, of.request), known_blocks(of))
 
 
-def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice | None]], Offer | Refused]:
+def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice]], Offer | Refused]:
     """A row of the selection table."""
 
-    def offer(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    def offer(of: StepProblem[GpuDevice]) -> Offer | Refused:
         gemm = of.once(gemm_of)
         if isinstance(gemm, Refused):
             return gemm

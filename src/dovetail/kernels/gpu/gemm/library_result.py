@@ -8,7 +8,6 @@ from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import for_each
 from dovetail.kernels.loops.ir import Kernel, Load, Name, Store, Tensor
 from dovetail.kernels.problems.contraction import Contraction
@@ -24,8 +23,8 @@ class LibraryResult(GemmWriter):
     name = "library"
     is_gemm = False
 
-    def __init__(self, of: StepProblem[GpuDevice | None], contraction: Contraction, sums: DType) -> None:
-        super().__init__(of.step, contraction, of.locations, of.device or H200, of.request)
+    def __init__(self, of: StepProblem[GpuDevice], contraction: Contraction, sums: DType) -> None:
+        super().__init__(of.step, contraction, of.locations, of.device, of.request)
         self.sums = sums
 
     @property

@@ -14,7 +14,7 @@ from dovetail.kernels.gpu.gemm.contract import GemmWriter
 from dovetail.kernels.gpu.gemm.engines import Gemm, blocks_copied, dense_schedule, known_blocks, skinny_schedule
 from dovetail.kernels.gpu.gemm.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, ReadSquares, RowSquares, WrittenSquares
-from dovetail.kernels.gpu.gemm.tile import CHUNK, H200
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream import StreamTile
 from dovetail.kernels.loops.ir import Tensor
@@ -22,7 +22,7 @@ from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import Job
 
 
-def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
+def normed_product(of: StepProblem[GpuDevice], x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
     """The kernel of a GEMM whose left operand is the RMS norm of `x`: it reads `x` in its place, and the gain through
     `gain_name`. None where its rows are not few, or something else reads that operand too."""
     writer = _writer(of)
@@ -45,7 +45,7 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
     return gemm.job(replace(schedule, tiled=replace(engine, norm=norm).tiled))
 
 
-def squared_product(of: StepProblem[GpuDevice | None], gain: Value) -> tuple[Job, RowSquares] | None:
+def squared_product(of: StepProblem[GpuDevice], gain: Value) -> tuple[Job, RowSquares] | None:
     """The kernel of a GEMM that leaves its result times a gain, and its squares, for a norm after it; None where no
     producer copies for the GEMM."""
     writer = _writer(of)
@@ -69,7 +69,7 @@ def squared_product(of: StepProblem[GpuDevice | None], gain: Value) -> tuple[Job
 
 
 def scaled_product(
-    of: StepProblem[GpuDevice | None],
+    of: StepProblem[GpuDevice],
     normed: Value,
     squares: RowSquares,
     eps: float,
@@ -111,11 +111,11 @@ def scaled_product(
     return gemm.job(replace(schedule, tiled=lambda: tiled))
 
 
-def _writer(of: StepProblem[GpuDevice | None]) -> GemmWriter | None:
+def _writer(of: StepProblem[GpuDevice]) -> GemmWriter | None:
     contraction = of.once(find_products)
     if isinstance(contraction, Refused):
         return None
-    return GemmWriter(of.step, contraction, of.locations, of.device or H200, of.request)
+    return GemmWriter(of.step, contraction, of.locations, of.device, of.request)
 
 
 __all__ = ["normed_product", "scaled_product", "squared_product"]

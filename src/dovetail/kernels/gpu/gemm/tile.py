@@ -18,20 +18,10 @@ from dovetail.kernels.gpu.gemm.block_tile import (
     BlockTile,
 )
 from dovetail.kernels.gpu.gemm.tile_cost import NARROW_SUMS, Work
-from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
+from dovetail.kernels.matrix_instruction import MatrixInstruction
 from dovetail.kernels.request import LAUNCH, Request, Role
 
 T = TypeVar("T")
-H200 = GpuDevice(
-    "sm_90a",
-    multiprocessors=132,
-    shared_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    matrix_instructions=(*MMA, *WGMMA),
-    converts_fp8=True,
-)
-
-
 TILES = (
     BlockTile(128, 128, 2, 4, 3),
     BlockTile(128, 64, 2, 2, 3),
@@ -318,7 +308,6 @@ __all__ = [
     "DEPTH",
     "FEWEST_ROWS",
     "GROUP_ROWS",
-    "H200",
     "NARROW_SUMS",
     "TILES",
     "WARP_ROWS",

@@ -18,7 +18,6 @@ from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.reduce import offer_reduce
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import choose, holds, in_passes, whole
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import Fold, fold_of
@@ -67,7 +66,7 @@ _Store: TypeAlias = Callable[[Expr, Expr], Statement]
 _LANE, _WARP = ThreadIndex("lane"), ThreadIndex("warp")
 
 
-def offer_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_scan(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernels of a running reduction whose rows several threads share."""
     value = of.value
     x = value.operands[0]
@@ -75,7 +74,7 @@ def offer_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
         return Refused("dtype_is_compiled", x.dtype.name)
     axis = int(value.attrs["axis"]) + x.rank
     length, rows = x.shape[axis], product(tuple(size for a, size in enumerate(x.shape) if a != axis))
-    device = of.device or H200
+    device = of.device
     enough = device.multiprocessors * 8 * device.warp
     if isinstance(length, int) and length <= _SERIAL:
         return Refused("rows_are_long", f"{length} elements", f"more than {_SERIAL}")
@@ -84,7 +83,7 @@ def offer_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     return Offer(lambda: _job(value, axis, of.locations, device))
 
 
-def offer_serial_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_serial_scan(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernel of a running reduction with a thread for each row, where rows are short or many."""
     better = offer_scan(of)
     if isinstance(better, Offer):

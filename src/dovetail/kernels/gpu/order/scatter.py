@@ -78,7 +78,7 @@ _MOST_ROWS = 8192
 """Indices up to which each block looks through all of them, 256 at a time."""
 
 
-def offer_scatter(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_scatter(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernels of a step that writes by index."""
     value, scalars = of.value, of.locations.target.scalars
     _, by, _ = value.operands

@@ -51,7 +51,7 @@ from dovetail.plan.plan import Step
 _BLOCK = ThreadIndex("block")
 
 
-def offer_sort(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+def offer_sort(of: StepProblem[GpuDevice]) -> Offer | Refused:
     """The kernels of a step that sorts, or finds the best of each row."""
     (x,) = of.value.operands
     if not of.locations.target.scalars.has_dtype(x.dtype):

@@ -56,8 +56,8 @@ class SortPolicy:
     """Threads of a warp."""
 
     @staticmethod
-    def on(device: GpuDevice | None) -> SortPolicy:
-        return POLICY if device is None else replace(POLICY, lanes=device.warp)
+    def on(device: GpuDevice) -> SortPolicy:
+        return replace(POLICY, lanes=device.warp)
 
 
 POLICY = SortPolicy()

@@ -89,10 +89,11 @@ def gemm_code(
     rows: RowSource | None,
     epilogues: Sequence[Kernel],
     multiply: tuple[SharedFunction, Signature],
+    cells: type[Driver] | None = None,
 ) -> KernelCode:
     """The kernel with its epilogues; `rows` is the left operand where its rows have to be packed, `multiply` is called
-    for a cell as `block.BLOCK` says."""
-    driver = _Driver(shape, rows, epilogues, multiply[1])
+    for a cell as `block.BLOCK` says; `cells` goes through them, where panels are not packed."""
+    driver = (cells or Driver)(shape, rows, epilogues, multiply[1])
     return kernel_code(stem, driver, [multiply], is_final=rows is None)
 
 
@@ -252,7 +253,7 @@ class Cells(VectorBuilder):
         self.emit(f"store float {scalar.cast(self, element, dtype, f32)}, ptr {there}, align 4")
 
 
-class _Driver(Cells):
+class Driver(Cells):
     """The function that goes through cells of f32."""
 
     def __init__(

@@ -156,6 +156,23 @@ NARROW = NarrowPolicy()
 
 
 @dataclass(frozen=True, slots=True)
+class FewRowsPolicy:
+    """How a few rows are multiplied by a matrix that is read once, where it is."""
+
+    most: int = 4
+    """Rows; more of them are worth packing the matrix."""
+    sums: tuple[int, int] = (3, 4)
+    """The part of the registers that sums take."""
+    steps: int = 256
+    """Steps along k that are summed apart, at most."""
+    ahead: int = 2
+    """Rows of the matrix between what is read and what is prefetched."""
+
+
+FEW_ROWS = FewRowsPolicy()
+
+
+@dataclass(frozen=True, slots=True)
 class Int8Tile:
     """The MR×NR register tile of byte products for a dot instruction."""
 
@@ -377,6 +394,6 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
-    "AMX", "BF16", "BLOCKS", "BLOCK_DOTS", "FLOATS", "GEMM", "HALF_TILES", "HALVES", "INT8", "INT8_TILES", "NARROW",
-    "PAIR", "HalfTile", "Int8Tile", "is_by_lane", "tiles_of",
+    "AMX", "BF16", "BLOCKS", "BLOCK_DOTS", "FEW_ROWS", "FLOATS", "GEMM", "HALF_TILES", "HALVES", "INT8", "INT8_TILES",
+    "NARROW", "PAIR", "HalfTile", "Int8Tile", "is_by_lane", "tiles_of",
 ]  # fmt: skip

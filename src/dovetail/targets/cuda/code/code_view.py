@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dovetail.errors import UnsupportedError
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.code.code import is_whole
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel

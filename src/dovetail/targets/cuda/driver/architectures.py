@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dovetail.errors import UnsupportedError
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
@@ -50,4 +51,14 @@ def moves_registers(architecture: str) -> bool:
     return architecture.endswith(_ALONE)
 
 
-__all__ = ["ARCHITECTURES", "architecture_of", "matrix_instructions", "moves_registers"]
+H200 = GpuDevice(
+    "sm_90a",
+    multiprocessors=132,
+    shared_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    matrix_instructions=(*MMA, *WGMMA),
+    converts_fp8=True,
+)
+"""What code is shown for where no device is."""
+
+__all__ = ["ARCHITECTURES", "H200", "architecture_of", "matrix_instructions", "moves_registers"]

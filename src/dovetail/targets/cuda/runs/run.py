@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.request import Request
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import OFF, TUNE_OFF
 from dovetail.targets.cuda.code.code import modules_of, ptx_of
+from dovetail.targets.cuda.driver.architectures import H200
 from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, driver
 from dovetail.targets.cuda.library.call import LibraryProduct
 from dovetail.targets.cuda.library.choice import LibraryChoice, is_product

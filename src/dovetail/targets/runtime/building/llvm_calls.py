@@ -8,9 +8,17 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-llvm: Any = _untyped
+class _Llvm:
+    """llvmlite's binding of LLVM, imported on first use: programs that were saved run where it is not installed."""
+
+    def __getattr__(self, name: str) -> Any:
+        import llvmlite.binding as untyped  # pyright: ignore[reportMissingTypeStubs]
+
+        return getattr(untyped, name)
+
+
+llvm: Any = _Llvm()
 
 
 def parsed(text: str) -> Any:
@@ -55,4 +63,4 @@ def _freely(name: str) -> Any:
     return getattr(function, "_cfn", function)
 
 
-__all__ = ["emitted", "optimize", "parsed"]
+__all__ = ["emitted", "llvm", "optimize", "parsed"]

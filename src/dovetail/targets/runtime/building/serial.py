@@ -1,7 +1,9 @@
 """The jobs of a plan and their machine code as bytes, so that another process need not select and compile kernels.
 
 A job is spelled field by field as JSON: numbers and text as they are, everything else as a list that starts with its
-kind. Values of the plan are stored as their indices in the walk. A stored kernel has no text: it is machine code.
+kind. Values of the plan are stored as their indices in the walk, sizes as indices into a table of those that are known
+later: sizes of tiles repeat, and as text they are longer than any that people write. A stored kernel has no text: it is
+machine code.
 """
 
 from __future__ import annotations
@@ -9,13 +11,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, TypeAlias, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
-from dovetail.ir.size_text import parse_size
+from dovetail.ir.dim import Atom, Compound, Dim, Monomial, Symbol
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, Template
@@ -47,7 +48,8 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
     distinct = {m.name: m for each in modules.values() for m in each}
     objects = [backend.code.object_of(name) for name in distinct]
     listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
-    head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
+    content = {"jobs": spelled, "sizes": writer.sizes, "modules": listed}
+    head = json.dumps(content, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
 
@@ -58,7 +60,7 @@ def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | 
     """
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
-    reader = Reader(plan.graph.values, backend.records)
+    reader = Reader(plan.graph.values, backend.records, read_sizes(head["sizes"]))
     builder = builder_of(plan, backend) if _CONTROL in head["jobs"] else None
     jobs = [
         builder.control(step) if builder is not None and spelled == _CONTROL else reader.read(spelled)
@@ -90,12 +92,15 @@ class JsonWriter:
 
     number: Mapping[Value, int]
     records: Registry
+    sizes: list[Any] = field(default_factory=list[Any])
+    """The sizes that were spelled, each after those that it is made of."""
+    _size_indices: dict[Dim, int] = field(default_factory=dict[Dim, int])
 
     def spell(self, item: Any) -> Any:
         if item is None or isinstance(item, bool | int | str | float):
             return item
         if isinstance(item, Dim):
-            return ["size", str(item)]
+            return ["size", self._size(item)]
         if isinstance(item, Value):
             return self._value(item)
         if isinstance(item, tuple):
@@ -107,7 +112,21 @@ class JsonWriter:
         name = self.records.name_of(kind)
         if name is None:
             raise NotSerializable(f"a {kind.__module__}.{kind.__qualname__}")
-        return [name, *[self.spell(getattr(item, field.name)) for field in fields(item) if field.init]]
+        return [name, *[self.spell(getattr(item, f.name)) for f in fields(item) if f.init]]
+
+    def _size(self, size: Dim) -> int:
+        """The index of a size in the table."""
+        index = self._size_indices.get(size)
+        if index is None:
+            terms = [[coefficient, *map(self._atom, monomial)] for monomial, coefficient in size.terms]
+            index = self._size_indices[size] = len(self.sizes)
+            self.sizes.append(terms)
+        return index
+
+    def _atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Symbol):
+            return atom.name
+        return [atom.kind, self.spell(atom.left), self.spell(atom.right)]
 
     def _value(self, value: Value) -> Any:
         if value in self.number:
@@ -123,6 +142,7 @@ class Reader:
 
     values: Sequence[Value]
     records: Registry
+    sizes: Sequence[Dim]
 
     def read(self, spelled: Any) -> Any:
         if not isinstance(spelled, list):
@@ -143,8 +163,29 @@ class Reader:
     def read_item(self, parts: list[Any]) -> Value:
         return leaf.item(self.values[int(parts[0])], int(parts[1]))
 
-    def read_size(self, parts: list[Any]) -> Size:
-        return parse_size(parts[0])
+    def read_size(self, parts: list[Any]) -> Dim:
+        return self.sizes[int(parts[0])]
+
+
+def read_sizes(table: Sequence[Any]) -> list[Dim]:
+    """The sizes of a table that `JsonWriter` filled. Their terms are in order, and are not sorted again."""
+    sizes: list[Dim] = []
+
+    def part(spelled: Any) -> Dim | int:
+        return spelled if isinstance(spelled, int) else sizes[int(spelled[1])]
+
+    def atom(spelled: Any) -> Atom:
+        if isinstance(spelled, str):
+            return Symbol(spelled)
+        kind, left, right = spelled
+        return Compound(kind, part(left), part(right))
+
+    def monomial(spelled: Sequence[Any]) -> Monomial:
+        return tuple([atom(one) for one in spelled])
+
+    for terms in table:
+        sizes.append(Dim(tuple([(monomial(atoms), int(coefficient)) for coefficient, *atoms in terms])))
+    return sizes
 
 
 _Read: TypeAlias = Callable[[Reader, list[Any]], Any]
@@ -156,4 +197,4 @@ _BUILT_IN: Mapping[str, _Read] = {
     "map": Reader.read_map,
 }
 
-__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "to_bytes"]
+__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "read_sizes", "to_bytes"]

@@ -40,6 +40,9 @@ COUNTS = "counts"
 """The file with the hits and misses of processes."""
 MOST_COUNTS = 1 << 16
 
+UNREAD = "unread"
+"""The kind of the entries that say why another one is of no use."""
+
 _HEAD = struct.Struct("<8sIIQ16s")
 _NAME = re.compile(r"[0-9a-f]{40}\.[a-z]+")
 _COUNT = re.compile(rb"^(\d{1,12}) (\d{1,12}) (\d{1,12})$", re.MULTILINE)
@@ -76,6 +79,8 @@ class StoreStatus:
     written: int
     problem: str
     """Why there is no cache; empty where there is one."""
+    unread: dict[str, str]
+    """Entries that could not be kept or read back, with the reason: what they are for is compiled in every process."""
 
 
 class CodeStore:
@@ -113,12 +118,20 @@ class CodeStore:
 
     def has(self, key: StoreKey) -> bool:
         """Whether there is an entry, without counting the lookup."""
+        return self.peek(key) is not None
+
+    def peek(self, key: StoreKey) -> bytes | None:
+        """The content of an entry, without counting the lookup."""
         raw = None if self._folder is None else self._folder.read(key.name)
-        return raw is not None and _content(raw, key.words) is not None
+        return None if raw is None else _content(raw, key.words)
 
     def put(self, key: StoreKey, content: bytes) -> None:
         """Keep an entry; where that fails, there is none."""
-        if self._folder is None or len(content) > min(MOST_CONTENT, self.limit):
+        if self._folder is None:
+            return
+        most = min(MOST_CONTENT, self.limit)
+        if len(content) > most:
+            self.refuse(key, f"it has {len(content):,} bytes, and an entry has at most {most:,}")
             return
         head = _HEAD.pack(MAGIC, VERSION, len(key.words), len(content), digest(key.words, content))
         try:
@@ -133,6 +146,22 @@ class CodeStore:
             self._fresh = 0 if due else self._fresh
         if due:
             self.sweep()
+
+    def refuse(self, key: StoreKey, reason: str) -> None:
+        """Note that an entry cannot be kept or read back, and why: `dovetail cache` tells it."""
+        note = json.dumps({"entry": key.name, "reason": reason}).encode()
+        if key.kind != UNREAD and len(note) <= self.limit:
+            self.put(_note_of(key), note)
+
+    def accept(self, key: StoreKey) -> None:
+        """Forget what was noted of an entry: it was read back."""
+        if self._folder is not None:
+            self._folder.remove(_note_of(key).name)
+
+    def refusal(self, key: StoreKey) -> str:
+        """Why an entry cannot be kept or read back; empty where no reason was noted."""
+        content = self.peek(_note_of(key))
+        return "" if content is None else str(json.loads(content)["reason"])
 
     def sweep(self) -> None:
         """Remove what dead processes left, then what was used longest ago until the rest is below the limit."""
@@ -174,16 +203,21 @@ class CodeStore:
     def status(self) -> StoreStatus:
         """Count what the folder holds; hits are those of all processes that ended, and of this one."""
         entries: dict[str, int] = {}
+        unread: dict[str, str] = {}
         total = 0
         for file in self._files():
-            if _NAME.fullmatch(file.name):
-                kind = file.name.rpartition(".")[2]
+            if not _NAME.fullmatch(file.name):
+                continue
+            total += file.size
+            kind = file.name.rpartition(".")[2]
+            if kind != UNREAD:
                 entries[kind] = entries.get(kind, 0) + 1
-                total += file.size
+            elif (note := self._note(file.name)) is not None:
+                unread[note[0]] = note[1]
         counted = self._counted()
         mine = (self.hits, self.misses, self.written)
         hits, misses, written = (a + b for a, b in zip(counted, mine, strict=True))
-        return StoreStatus(str(self.path), entries, total, self.limit, hits, misses, written, self.problem)
+        return StoreStatus(str(self.path), entries, total, self.limit, hits, misses, written, self.problem, unread)
 
     def tell(self) -> None:
         """Add the hits and misses of this process to the shared counts."""
@@ -200,6 +234,16 @@ class CodeStore:
         raw = (None if self._folder is None else self._folder.read(COUNTS)) or b""
         rows = [tuple(map(int, row)) for row in _COUNT.findall(raw)]
         return cast("tuple[int, int, int]", tuple(map(sum, zip(*rows, strict=True))) if rows else (0, 0, 0))
+
+    def _note(self, name: str) -> tuple[str, str] | None:
+        """The entry that a note is about, and what it says."""
+        raw = (None if self._folder is None else self._folder.read(name)) or b""
+        words = _words(raw)
+        content = None if words is None else _content(raw, raw[_HEAD.size : _HEAD.size + _HEAD.unpack_from(raw)[2]])
+        if content is None:
+            return None
+        note = json.loads(content)
+        return str(note["entry"]), str(note["reason"])
 
     def _files(self) -> list[File]:
         try:
@@ -228,6 +272,11 @@ def _store(path: Path, limit: int) -> CodeStore:
     store = CodeStore(path, limit)
     atexit.register(store.tell)
     return store
+
+
+def _note_of(key: StoreKey) -> StoreKey:
+    """The key of the note that says why an entry is of no use."""
+    return StoreKey(UNREAD, {"entry": key.name})
 
 
 def _content(raw: bytes, words: bytes) -> bytes | None:

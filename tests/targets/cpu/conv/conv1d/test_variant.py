@@ -54,6 +54,7 @@ def convolved(
 N, T = symbol("n"), symbol("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("c", "m", "taps"), [(1, 17, 16), (3, 16, 5), (16, 33, 3), (33, 31, 1), (129, 128, 3)])
 @pytest.mark.parametrize(
     ("stride", "dilation", "padding"), [(1, 1, (0, 0)), (2, 1, (1, 1)), (3, 2, (4, 0)), (1, 3, (2, 5))]
@@ -87,6 +88,7 @@ def test_what_is_cut_out_of_a_tensor_is_read_where_it_lies() -> None:
     check(ops.conv(part, param("w", f32[18, 20, 3]), padding=(1, 1)), {"x": normal(2, 24, 19)})
 
 
+@pytest.mark.slow
 def test_empty_batches_and_special_values() -> None:
     y = convolved(N, 4, T, 16, 3, act="none", bias=False, padding=(1, 1))
     (empty,) = check(y, {"x": normal(0, 4, 5)})

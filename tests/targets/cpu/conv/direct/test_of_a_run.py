@@ -31,6 +31,7 @@ def test_every_number_of_filters(filters: int, groups: int) -> None:
     check(of_a_run(images, weights, padding=1, groups=groups), feeds, kernel=KERNEL)
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_every_machine(vectors: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(vectors, monkeypatch)
@@ -53,6 +54,7 @@ def test_filters_are_read_where_they_are(stride: int) -> None:
     check(made, feeds, kernel=KERNEL)
 
 
+@pytest.mark.slow
 def test_taps_that_are_not_equidistant_take_loops() -> None:
     x, w = input("x", f32[2, 5, 10, 9]), input("w", f32[12, 5, 3, 3])
     feeds = {"x": normal(2, 5, 10, 9), "w": normal(12, 5, 3, 3)}
@@ -76,6 +78,7 @@ def test_pixels_that_are_not_worth_packing_take_loops(
     check(made, {"x": normal(*images), "w": normal(*filters)})
 
 
+@pytest.mark.slow
 def test_a_bias_of_a_run() -> None:
     x, w, b = input("x", f32[2, 5, 10, 9]), input("w", f32[12, 5, 3, 3]), input("b", f32[12, 1, 1])
     attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "padding": (1, 1, 1, 1)}
@@ -102,6 +105,7 @@ def test_filters_of_the_next_run_are_packed_again() -> None:
     assert (two == 2 * one).all()
 
 
+@pytest.mark.slow
 def test_threads_give_the_same_bits() -> None:
     graph = Graph.of(of_a_run((4, 5, 30, 29), (20, 5, 3, 3)))
     feeds = {"x": normal(4, 5, 30, 29), "w": normal(20, 5, 3, 3)}

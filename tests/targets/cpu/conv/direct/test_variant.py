@@ -51,6 +51,7 @@ def square(channels: int, size: int, filters: int, window: int, **attrs: Any) ->
     return network((1, channels, size, size), (filters, channels, window, window), **attrs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 15, 16, 17, 31, 33, 100])
 @pytest.mark.parametrize(("window", "around"), [(1, 0), (3, 1)])
 def test_every_size(size: int, window: int, around: int) -> None:
@@ -65,6 +66,7 @@ def test_every_number_of_filters(filters: int, channels: int) -> None:
     check(square(channels, 9, filters, 1), {"x": normal(1, channels, 9, 9)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 3, 9])
 @pytest.mark.parametrize("after", [0, 2, 7])
 def test_rows_of_every_width_with_zeros_around(before: int, after: int) -> None:
@@ -160,6 +162,7 @@ def test_views_are_read_where_they_lie(view: Any, window: int, stride: int) -> N
     check(Graph.of(ops.conv(x, w, strides=(stride, stride), padding=(1, 1, 1, 1))), {"x": normal(2, 6, 12, 10)})
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_goes_where_it_is_seen() -> None:
     x = normal(1, 3, 9, 40)
     x[0, 1, 4, 20], x[0, 2, 0, 0], x[0, 0, 8, 39] = np.nan, np.inf, -np.inf

@@ -28,6 +28,7 @@ compiled = partial(served, "row_conv")
 check = partial(checked, "row_conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [
@@ -41,6 +42,7 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 3, 61, 92), 32), {"x": normal(2, 3, 61, 92)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [30, 48, 61, 64])
 @pytest.mark.parametrize("width", [18, 21, 35])
 def test_every_number_of_filters(filters: int, width: int) -> None:
@@ -58,6 +60,7 @@ def test_views_are_read_where_they_lie() -> None:
     check(Graph.of(ops.conv(x, param("w", f32[32, 4, 6, 5]))), {"x": normal(1, 40, 41, 4)})
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 3, 80, 70), (64, 3, 7, 7), strides=(2, 2), padding=(3, 3, 3, 3))
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 3, 80, 70)})

@@ -61,6 +61,7 @@ def test_every_activation(act: Activation) -> None:
     check(network((1, 128, 2, 11), (64, 128, 1, 1), act=act), {"x": normal(1, 128, 2, 11)})
 
 
+@pytest.mark.slow
 def test_groups_and_one_axis() -> None:
     check(network((1, 64, 9, 9), (128, 32, 3, 3), groups=2, padding=(1, 1, 1, 1)), {"x": normal(1, 64, 9, 9)})
     check(network((2, 64, 50), (64, 64, 5), padding=(2, 2), strides=(2,)), {"x": normal(2, 64, 50)})

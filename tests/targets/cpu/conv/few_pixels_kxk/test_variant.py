@@ -28,12 +28,14 @@ compiled = partial(served, "window_conv")
 check = partial(checked, "window_conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (7, 7), (13, 1), (14, 15)])
 def test_every_size(size: tuple[int, int]) -> None:
     x = (2, 230, 2 * size[0], 2 * size[1])
     check(network(x, (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1)), {"x": normal(*x)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [30, 48, 61])
 def test_every_number_of_filters(filters: int) -> None:
     check(network((1, 230, 7, 6), (filters, 230, 3, 3), bias=False, act="relu"), {"x": normal(1, 230, 7, 6)})
@@ -80,6 +82,7 @@ def test_threads_do_not_change_a_bit() -> None:
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 230, 14, 14)})
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

@@ -25,6 +25,7 @@ def convolved(images: tuple[int, ...], filters: tuple[int, ...], **attrs: Any) -
     return ops.conv(input("x", f32[images]), input("w", f32[filters]), **attrs)
 
 
+@pytest.mark.slow
 @DEVICES
 @pytest.mark.parametrize(
     ("images", "filters", "attrs"),

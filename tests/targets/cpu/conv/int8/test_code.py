@@ -38,6 +38,7 @@ def products() -> dict[str, Value]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", products())
 @pytest.mark.parametrize(("machine", "device", "dot"), MACHINES.values(), ids=MACHINES)
 def test_dot_products_and_no_library_of_functions(machine: Host, device: CpuDevice, dot: str, name: str) -> None:

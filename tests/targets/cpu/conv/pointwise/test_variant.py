@@ -55,10 +55,12 @@ def test_groups_and_one_axis() -> None:
     check(pixel((1, 64, 1000), 24), {"x": normal(1, 64, 1000)})
 
 
+@pytest.mark.slow
 def test_many_places() -> None:
     check(pixel((1, 130, 40, 41), 20), {"x": normal(1, 130, 40, 41)})
 
 
+@pytest.mark.slow
 def test_one_program_for_every_size() -> None:
     graph = pixel(("n", 64, "h", "w"), 40, act="silu")
     check(

@@ -33,6 +33,7 @@ check = partial(checked, "panel_conv")
 is_panel = partial(serves, "panel_conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("height", "width"), [(1, 7), (2, 7), (5, 10), (7, 7), (9, 11), (14, 14), (1, 97), (13, 17), (28, 28)]
 )
@@ -42,12 +43,14 @@ def test_every_size(height: int, width: int, bias: bool) -> None:
     check(pixel((2, channels, height, width), 128, bias), {"x": normal(2, channels, height, width)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [32, 47, 64, 93, 96, 160, 189])
 @pytest.mark.parametrize("channels", [128, 129, 131, 300])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
     check(pixel((2, channels, 9, 14), filters), {"x": normal(2, channels, 9, 14)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
     check(pixel((2, 128, 7, 9), 61, act=act), {"x": normal(2, 128, 7, 9)})
@@ -69,12 +72,14 @@ def test_places_that_lie_apart(size: tuple[int, int], strides: tuple[int, int], 
     check(pixel((2, 128, *size), filters, strides=strides), {"x": normal(2, 128, *size)})
 
 
+@pytest.mark.slow
 def test_groups_and_one_axis() -> None:
     check(pixel((2, 384, 7, 8), 192, groups=3), {"x": normal(2, 384, 7, 8)})
     check(pixel((1, 128, 196), 64), {"x": normal(1, 128, 196)})
     check(pixel((1, 128, 415), 64, strides=(2,)), {"x": normal(1, 128, 415)})
 
 
+@pytest.mark.slow
 def test_many_channels_leave_room_for_fewer_places() -> None:
     check(pixel((1, 2100, 14, 14), 64), {"x": normal(1, 2100, 14, 14)})
 
@@ -95,6 +100,7 @@ def test_images_are_read_where_they_lie() -> None:
     check(Graph.of(ops.conv(part, param("w", f32[64, 128, 1, 1]))), {"x": normal(3, 200, 9, 7)})
 
 
+@pytest.mark.slow
 def test_one_residual_for_all_images() -> None:
     x, w, b = input("x", f32[2, 128, 14, 14]), param("w", f32[64, 128, 1, 1]), param("b", f32[64, 1, 1])
     r = ops.expand(input("r", f32[1, 64, 14, 14]), axis=-4, size=2)
@@ -138,6 +144,7 @@ def test_weights_begin_with_a_line_of_the_caches(tiny: bool) -> None:
     assert (again.view(np.uint32) == w.view(np.uint32)).all()
 
 
+@pytest.mark.slow
 def test_many_channels_are_summed_in_pieces() -> None:
     """Sums of pieces round less than one that goes through all channels, which is written out here."""
     graph = pixel((2, 2048, 7, 7), 64, bias=False)

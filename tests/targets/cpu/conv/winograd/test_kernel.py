@@ -34,6 +34,7 @@ compiled = partial(served, "winograd_2")
 check = partial(checked, "winograd_2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(9, 9), (10, 10), (11, 13), (14, 14), (15, 15), (2, 45), (40, 2), (20, 20)])
 def test_every_size(size: tuple[int, int]) -> None:
     check(around((1, 64, *size), 64), {"x": normal(1, 64, *size)})
@@ -84,6 +85,7 @@ def test_many_channels_lose_little() -> None:
     assert np.abs(got - expected).max() < 5e-6
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = around((2, 70, 13, 14), 256)
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(2, 70, 13, 14)})

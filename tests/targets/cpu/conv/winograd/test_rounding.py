@@ -67,6 +67,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "channels", "layers"), NETWORKS.values(), ids=NETWORKS)
 def test_errors_stay_below_twice_those_of_plain_sums(size: int, channels: int, layers: list[Layer]) -> None:
     graph, params = network(size, channels, layers)
@@ -85,6 +86,7 @@ def forms(size: int, channels: int, layers: list[Layer], **options: Any) -> set[
     return {k.form for k in explain(graph, target="cpu", cache="off", **options).kernels if k.phase == "run"}
 
 
+@pytest.mark.slow
 def test_larger_patches_serve_a_third_of_a_network_at_most() -> None:
     few = [Layer(3, 64), Layer(1, 64), Layer(1, 64)]
     assert "winograd 4×4" in forms(28, 64, few)

@@ -59,6 +59,7 @@ def test_one_code_for_every_size() -> None:
     check(around(("n", 32, "h", "w"), 40), *({"x": normal(n, 32, h, w)} for n, h, w in shapes))
 
 
+@pytest.mark.slow
 def test_views_are_read_where_they_lie() -> None:
     x = ops.permute(input("x", f32[1, 20, 24, 32]), order=(-4, -1, -3, -2))
     w = param("w", f32[32, 32, 3, 3])
@@ -75,6 +76,7 @@ def test_many_channels_lose_little() -> None:
     assert np.abs(got - expected).max() < 2e-5
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = around((1, 40, 30, 30), 70)
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 40, 30, 30)})
@@ -96,6 +98,7 @@ def test_it_serves_only_where_it_wins() -> None:
         assert not {"winograd", "winograd_2"} & {*kernels_of(graph)}
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

@@ -52,11 +52,13 @@ def _check(
     checked(kernel_name(scheme, call.attrs["dilations"] != (1, 1)), graph, *feeds, vectors=vectors, alone=alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(16, 16), (21, 24), (33, 29), (6, 70)])
 def test_5x5_of_every_size(size: tuple[int, int]) -> None:
     _check(FIVE_TWO, _around((1, 32, *size), 40, 5, (1, 1)), {"x": normal(1, 32, *size)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dilations", "size"), list(zip(DILATIONS, SIZES, strict=True)))
 @pytest.mark.parametrize(("window", "schemes"), [(3, (FOUR, TWO)), (3, (TWO_FOUR, TWO)), (5, (FIVE_TWO,))])
 def test_every_dilation(
@@ -67,11 +69,13 @@ def test_every_dilation(
     _check(scheme, graph, {"x": normal(1, 64, *size)}, alone=alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(18, 33), (33, 27), (56, 30), (7, 120), (90, 9)])
 def test_2x4_of_every_size(size: tuple[int, int]) -> None:
     _check(TWO_FOUR, _around((2, 33, *size), 40, 3, (1, 1)), {"x": normal(2, 33, *size)}, alone=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 3), (4, 6, 5, 1)])
 @pytest.mark.parametrize("dilations", [(1, 1), (3, 2)])
 def test_every_padding(padding: tuple[int, ...], dilations: tuple[int, int]) -> None:
@@ -86,12 +90,14 @@ def test_one_code_for_every_size() -> None:
     _check(FIVE_TWO, graph, *({"x": normal(n, 32, h, w)} for n, h, w in shapes))
 
 
+@pytest.mark.slow
 def test_views_are_read_in_place() -> None:
     x = ops.permute(input("x", f32[1, 30, 34, 32]), order=(-4, -1, -3, -2))
     graph = Graph.of(ops.conv(x, param("w", f32[32, 32, 3, 3]), padding=(2, 3, 2, 3), dilations=(2, 3)))
     _check(FOUR, graph, {"x": normal(1, 30, 34, 32)})
 
 
+@pytest.mark.slow
 def test_a_residual_and_steps_on_rows() -> None:
     graph = _around((1, 32, 30, 33), 32, 5, (2, 3))
     x, w, b = graph.outputs["y"].operands
@@ -110,6 +116,7 @@ def test_many_channels_lose_little() -> None:
     assert np.abs(got - expected).max() < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dilations", [(1, 1), (3, 3)])
 def test_threads_do_not_change_a_bit(dilations: tuple[int, int]) -> None:
     graph = _around((1, 40, 30, 30), 70, 5, dilations)
@@ -117,6 +124,7 @@ def test_threads_do_not_change_a_bit(dilations: tuple[int, int]) -> None:
     same_by_threads(bound, {"x": normal(1, 40, 30, 30)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dilations", [(1, 1), (3, 3)])
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_results_of_16_bits_take_larger_patches(dtype: DType, dilations: tuple[int, int]) -> None:
@@ -143,6 +151,7 @@ def test_strict_programs_sum_in_the_plain_way() -> None:
     assert "winograd" not in kernels_of(graph, strict=True)[0]
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 @pytest.mark.parametrize(("scheme", "dilations"), [(FIVE_TWO, (1, 1)), (FIVE_TWO, (3, 2)), (TWO_FOUR, (1, 1))])
 def test_other_machines(

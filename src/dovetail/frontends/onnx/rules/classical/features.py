@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, i64
@@ -154,6 +154,3 @@ def _looked_up(n: Node, x: Value, keys: Array, values: Array, default: Array, *,
     places = leaf.constant(np.arange(keys.size))
     first = ops.reduce_min(ops.where(same, places, leaf.scalar(keys.size, i64)), axes=(-1,))
     return ops.gather(leaf.constant(table), build.squeeze_dims(first, -1), axis=0)
-
-
-RULES = collected(globals())

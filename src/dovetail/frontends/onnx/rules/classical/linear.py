@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN, best, labels, transformed
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
@@ -55,6 +55,3 @@ def _product(n: Node, x: Value, coefficients: tuple[float, ...], intercepts: tup
     weights = np.array(coefficients, np.float32).reshape(rows, -1).T
     product = ops.matmul(ops.cast(x, dtype=f32), leaf.constant(np.ascontiguousarray(weights)))
     return product + leaf.constant(np.array(intercepts, np.float32)) if intercepts else product
-
-
-RULES = collected(globals())

@@ -7,7 +7,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN, as_floats, best, labels, transformed
 from dovetail.frontends.shared.site import AttributeGroup
 from dovetail.ir import leaf
@@ -213,6 +213,3 @@ def _by_leaf(n: Node, table: _Table, weights: Weights, columns: int) -> Array:
             raise n.malformed(f"a weight for column {column} of node {node} in tree {tree}")
         found[place, column] += weight
     return found
-
-
-RULES = collected(globals())

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN, best, labels, transformed
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
@@ -216,6 +216,3 @@ def _coupled(sure: Value, pairs: list[tuple[int, int]], count: int) -> Value:
         return build.squeeze_dims(ops.reduce_any(going(p, q), axes=(-2, -1)), (-2, -1))
 
     return ops.while_loop(condition, trip, (start,), (q,), limit=TRIPS).carries[0]
-
-
-RULES = collected(globals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end
@@ -54,6 +54,3 @@ def bias_softmax(n: Node, x: Value, bias: Value, *, axis: int = 1, is_inner_broa
     if count == 1:
         return library.softmax.body(total, axis=-1)
     return build.reshape(library.softmax.body(ops.merge(total, axis=-1, count=count), axis=-1), x.shape)
-
-
-RULES = collected(globals())

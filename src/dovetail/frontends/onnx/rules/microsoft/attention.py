@@ -5,10 +5,11 @@ from __future__ import annotations
 from dovetail import library, ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.quantised import scaled_product
 from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import i64
@@ -254,6 +255,3 @@ def _heads(
 def _unpacked(x: Value, index: int) -> Value:
     """One of those that stand side by side in [batch, sequence, heads, n, features]."""
     return ops.permute(build.select(x, axis=-2, index=index), order=(-2, -3, -1))
-
-
-RULES = collected(globals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Ints, collected, rule
+from dovetail.frontends.onnx.importing.rule import Ints, rule
 from dovetail.frontends.onnx.rules import contraction, convolution
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.quantised import one
@@ -204,6 +204,3 @@ def nhwc_max_pool(
 def trilu(n: Node, x: Value, k: Ints | None = None, *, upper: bool = True) -> Value:
     """The matrix on and above a diagonal, or on and below it, and 0 elsewhere."""
     return build.trilu(x, upper=upper, offset=k[0] if k else 0)
-
-
-RULES = collected(globals())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.dim import Dim, Size, largest
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
@@ -166,6 +167,3 @@ def _cached(old: Value, new: Value, before: Value, total: Size) -> Value:
     indices = build.broadcast_to(ops.unsqueeze(source, axes=(-3, -1)), shape)
     found = ops.gather_elements(ops.concat(old, new, axis=-2), indices, axis=-2)
     return ops.where(ops.unsqueeze(ops.less(behind, last), axes=(-3, -1)), found, 0.0)
-
-
-RULES = collected(globals())

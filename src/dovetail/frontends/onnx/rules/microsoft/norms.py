@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules import normalisation
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
+from dovetail.frontends.shared.dtypes import cast, computed_in_f32
+from dovetail.frontends.shared.norms import affine, over_last
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.dtype import DType, f32, f64, i32
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -14,15 +17,6 @@ from dovetail.ops.primitive import axis_from_end
 
 _TINY = 9.999999960041972e-13
 """1e-12 as f32 has it."""
-
-
-def _in(x: Value, dtype: DType) -> Value:
-    return x if x.dtype is dtype else ops.cast(x, dtype=dtype)
-
-
-def _wide(x: Value) -> Value:
-    """x in the dtype that it is normalised in."""
-    return _in(x, f32) if x.dtype.bits < 32 else x
 
 
 def _only_the_sum(n: Node) -> None:
@@ -44,9 +38,9 @@ def skip_layer_normalization(
     """layer_norm(x + skip + bias), and the sum."""
     _only_the_sum(n)
     total = _sum(x, skip, bias)
-    gain, shift = _in(gamma, total.dtype), None if beta is None else _in(beta, total.dtype)
+    gain, shift = cast(gamma, total.dtype), None if beta is None else cast(beta, total.dtype)
     y = library.layer_norm.body(total, gain, shift, eps=epsilon)
-    return _in(y, x.dtype), None, None, _in(total, x.dtype)
+    return cast(y, x.dtype), None, None, cast(total, x.dtype)
 
 
 @rule("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -56,25 +50,24 @@ def skip_simplified_layer_normalization(
     """rms_norm(x + skip + bias), and the sum."""
     _only_the_sum(n)
     total = _sum(x, skip, bias)
-    y = library.rms_norm.body(total, _in(gamma, total.dtype), eps=epsilon)
-    return _in(y, x.dtype), None, None, _in(total, x.dtype)
+    y = library.rms_norm.body(total, cast(gamma, total.dtype), eps=epsilon)
+    return cast(y, x.dtype), None, None, cast(total, x.dtype)
 
 
 def _sum(x: Value, skip: Value, bias: Value | None) -> Value:
-    wide = _wide(x)
-    total = wide if bias is None else wide + _in(bias, wide.dtype)
-    return total + _in(skip, wide.dtype)
+    wide = computed_in_f32(x)
+    total = wide if bias is None else wide + cast(bias, wide.dtype)
+    return total + cast(skip, wide.dtype)
 
 
 def _simplified_layer_normalization(
     n: Node, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: DType = f32
 ) -> Made:
     """All axes from `axis` on divided by their root mean square, scaled, and the inverse of that."""
-    wide = x if x.dtype is f64 else _in(x, stash_type)
+    wide = x if x.dtype is f64 else cast(x, stash_type)
     count = -axis_from_end(axis, x.rank)
-    flat = wide if count == 1 else ops.merge(wide, axis=-1, count=count)
-    y = library.rms_norm.body(flat, eps=epsilon)
-    y = _in((y if count == 1 else build.reshape(y, x.shape)) * _in(scale, wide.dtype), scale.dtype)
+    y = over_last(wide, count, lambda flat: library.rms_norm.body(flat, eps=epsilon))
+    y = cast(affine(y, scale, None), scale.dtype)
     if not n.makes(1):
         return y
     axes = tuple(range(-count, 0))
@@ -111,13 +104,13 @@ def embed_layer_normalization(
     total = ops.gather(word_embedding, input_ids, axis=0) + positions
     if segment_ids is not None and segment_embedding is not None:
         total = total + ops.gather(segment_embedding, segment_ids, axis=0)
-    wide = _wide(total)
-    y = library.layer_norm.body(wide, _in(gamma, wide.dtype), _in(beta, wide.dtype), eps=epsilon)
+    wide = computed_in_f32(total)
+    y = library.layer_norm.body(wide, cast(gamma, wide.dtype), cast(beta, wide.dtype), eps=epsilon)
     if mask is None:
         counted = build.zeros((input_ids.shape[0],), i32)
     else:
         counted = ops.squeeze(ops.reduce_sum(ops.cast(ops.equal(mask, 1), dtype=i32), axes=(-1,)), axes=(-1,))
-    return _in(y, word_embedding.dtype), counted, total
+    return cast(y, word_embedding.dtype), counted, total
 
 
 @rule("GroupNorm", domain=MICROSOFT)
@@ -171,11 +164,8 @@ def _grouped(
     if x.rank != 4 or activation not in (0, 1):
         raise n.malformed(f"activation {activation} of {x.type}")
     image = ops.permute(x, order=(-1, -3, -2)) if channels_last else x
-    wide = _wide(image)
-    gain, shift = (ops.unsqueeze(_in(v, wide.dtype), axes=(-2, -1)) for v in (gamma, beta))
+    wide = computed_in_f32(image)
+    gain, shift = (ops.unsqueeze(cast(v, wide.dtype), axes=(-2, -1)) for v in (gamma, beta))
     y = library.group_norm.body(wide, gain, shift, groups=groups, eps=epsilon)
-    y = _in(library.silu.body(y) if activation else y, x.dtype)
+    y = cast(library.silu.body(y) if activation else y, x.dtype)
     return ops.permute(y, order=(-2, -1, -3)) if channels_last else y
-
-
-RULES = collected(globals())

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.shared.quantisation import dequantised
 from dovetail.ir.dim import Size
@@ -172,6 +172,3 @@ def gather_block_quantized(
             zero = _cut(unpacked(zero, bits), scale.shape[-1]) if bits < 8 else zero
     y = dequantised(n, q, scale, zero, scales.dtype, axis=blocked, block=block_size)
     return y if apart else ops.gather(y, indices, axis=gathered)
-
-
-RULES = collected(globals())

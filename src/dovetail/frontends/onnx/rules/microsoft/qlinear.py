@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Rule, collected, rule
+from dovetail.frontends.onnx.importing.rule import Rule, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.fused import channels_first, channels_last
 from dovetail.frontends.onnx.rules.quantised import integer_conv, rescaled_conv
@@ -209,6 +209,3 @@ def qlinear_conv(
     )
     y = rescaled_conv(product, x_scale, w_scale, y_scale, y_zero_point, b)
     return channels_last(y) if channels_last_ else y
-
-
-RULES = collected(globals())

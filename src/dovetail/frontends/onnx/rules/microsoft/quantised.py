@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.quantised import integer_product
 from dovetail.frontends.shared.quantisation import dequantised, dynamic, one_number, quantised, saturated
@@ -101,6 +101,3 @@ def q_gemm(
     dtype = a.dtype if y_zero_point is None else y_zero_point.dtype
     zero = None if y_zero_point is None else one_number(y_zero_point)
     return saturated(floats * (factor / one_number(y_scale)), zero, dtype)
-
-
-RULES = collected(globals())

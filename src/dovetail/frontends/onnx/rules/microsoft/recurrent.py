@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.frontends.onnx.importing.node import Node
-from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.rule import rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.quantised import scaled_product
 from dovetail.frontends.shared.quantisation import dynamic
 from dovetail.frontends.shared.recurrence import Layer, LstmCell, Pass, parts
+from dovetail.frontends.shared.rule import Made
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -84,6 +85,3 @@ def _bias(b: Value | None, d: int) -> Value | None:
         return None
     first, second = parts(build.select(b, axis=0, index=d), 2)
     return first + second
-
-
-RULES = collected(globals())

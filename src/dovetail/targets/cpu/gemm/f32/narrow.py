@@ -3,7 +3,8 @@
 Each column of the weights is stored along k, and so are the lanes of its sums: a register tile with columns in its
 lanes would leave most of them empty. Sums of a lane are short, so that rounding errors are small. A block of steps
 starts at zero and is added to the blocks before it, as in the register tile, and one row has the same order of sums as
-many: how rows are cut changes no bit.
+many: how rows are cut changes no bit. Columns that a run computes are read where they are, if each is contiguous along
+k: a vector is.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Packed, SharedFunction, TensorLocations
 from dovetail.plan.plan import Step
@@ -38,6 +41,8 @@ class NarrowTile:
     device: CpuDevice
     columns: int
     """Of the product, all of them."""
+    is_packed: bool = True
+    """Whether columns are filled up with zeros to whole vectors; otherwise one follows the other."""
 
     @property
     def rows(self) -> int:
@@ -51,13 +56,13 @@ class NarrowTile:
 
     @property
     def name(self) -> str:
-        return f"gemm_narrow_{self.columns}x{self.device.lanes}"
+        return f"gemm_narrow_{self.columns}x{self.device.lanes}{'' if self.is_packed else '_direct'}"
 
 
 @cache
 def narrow_function(tile: NarrowTile) -> tuple[SharedFunction, Signature]:
     """The function that multiplies all rows of a cell and runs the epilogue: called as `BLOCK` is, with the weights
-    [columns][depth], where depth is filled up with zeros to whole vectors."""
+    [columns][depth], where depth is filled up with zeros to whole vectors if they are packed."""
     return shared_function(_Narrow(tile).written())
 
 
@@ -66,7 +71,7 @@ class _Narrow(VectorBuilder):
         super().__init__(tile.device)
         self.tile = tile
         self.whole = self.mul(self.udiv(_DEPTH, self.lanes), self.lanes)
-        self.pitch = self.mul(self.round_up(_DEPTH, self.lanes), 4)
+        self.pitch = self.mul(self.round_up(_DEPTH, self.lanes) if tile.is_packed else _DEPTH, 4)
         self.columns = [self.ptr_add(_B, self.mul(self.pitch, j)) for j in range(tile.columns)]
         self.totals = [self.variable(ZERO) for _ in range(tile.rows * tile.columns)]
 
@@ -101,15 +106,20 @@ class _Narrow(VectorBuilder):
         with self.when(self.icmp("slt", self.whole, _DEPTH)):
             at, there = self.mul(self.whole, 4), self.lanes_below(self.sub(_DEPTH, self.whole))
             left = [self.load_masked(there, self.ptr_add(row, at)) for row in rows]
-            for total, x in zip(totals, self._added(left, at, [self.get(t) for t in totals]), strict=True):
+            last = None if self.tile.is_packed else there
+            for total, x in zip(totals, self._added(left, at, [self.get(t) for t in totals], last), strict=True):
                 self.set(x, total)
         for (i, j), total in zip(cells, totals, strict=True):
             place = self.ptr_add(_SUMS, self.mul(self.add(first, i), self.tile.padded.row_bytes))
             self.emit(f"store float {self.reduce_add(self.get(total))}, ptr {self.ptr_add(place, 4 * j)}, align 4")
 
-    def _added(self, left: list[Vec], at: I64, accumulators: list[Vec]) -> list[Vec]:
-        """The sums with the products of one vector of each row and of each column."""
-        right = [self.load(self.ptr_add(column, at), self.bytes) for column in self.columns]
+    def _added(self, left: list[Vec], at: I64, accumulators: list[Vec], there: Mask | None = None) -> list[Vec]:
+        """The sums with the products of one vector of each row and of each column, of which some lanes are there."""
+        places = [self.ptr_add(column, at) for column in self.columns]
+        if there is not None:
+            right = [self.load_masked(there, place) for place in places]
+        else:
+            right = [self.load(place, self.bytes if self.tile.is_packed else 4) for place in places]
         pairs = [(x, y) for x in left for y in right]
         return [self.fma(x, y, total) for (x, y), total in zip(pairs, accumulators, strict=True)]
 
@@ -122,12 +132,29 @@ def offer_narrow(of: StepProblem[CpuDevice]) -> Offer | Refused:
     refused = _refused(contraction, of.device)
     if refused is not None:
         return refused
-    if is_transposed(contraction, of.locations) is None:
-        return Refused("weights_are_known", contraction.rights[0].op.name, "a parameter or a constant")
     columns = contraction.result.shape[-1]
     assert isinstance(columns, int), "columns that are few are known"
-    tile = NarrowTile(of.device, columns)
-    return Offer(lambda: _NarrowWeights(of.step, contraction, of.locations, tile).job())
+    if is_transposed(contraction, of.locations) is not None:
+        if contraction.rights[0].rank != 2:
+            return Refused("one_matrix", f"one of rank {contraction.rights[0].rank}", "one of rank 2")
+        tile = NarrowTile(of.device, columns)
+        return Offer(lambda: _NarrowWeights(of.step, contraction, of.locations, tile).job())
+    if not _are_contiguous(contraction):
+        return Refused(
+            "weights_are_known", contraction.rights[0].op.name, "a parameter, or columns that are contiguous"
+        )
+    direct = NarrowTile(of.device, columns, is_packed=False)
+    return Offer(lambda: _NarrowColumns(of.step, contraction, of.locations, direct).job())
+
+
+def _are_contiguous(contraction: Contraction) -> bool:
+    """Whether both operands are f32 along k, and one column of the right one follows the other."""
+    (right,), views = contraction.rights, contraction.body.views
+    left_step, right_strides = views[contraction.left].strides[-1], views[right].strides
+    if contraction.left.dtype is not f32 or right.dtype is not f32 or contraction.ends is not None:
+        return False
+    together = right.shape[-1] == 1 or right_strides[-1] == right.shape[-2] * f32.itemsize
+    return left_step == f32.itemsize and right_strides[-2] == f32.itemsize and together
 
 
 def _refused(contraction: Contraction, device: CpuDevice) -> Refused | None:
@@ -138,10 +165,8 @@ def _refused(contraction: Contraction, device: CpuDevice) -> Refused | None:
         return Refused("columns_are_few", str(columns), f"at most {most}, which leave a tile of {wide} half empty")
     if not isinstance(deep, int) or deep < NARROW.least_vectors * device.lanes:
         return Refused("sums_are_long", str(deep), f"at least {NARROW.least_vectors} vectors of {device.lanes}")
-    if len(contraction.streams) > 1 or contraction.rights[0].rank != 2:
-        return Refused(
-            "one_matrix", f"{len(contraction.streams)} of rank {contraction.rights[0].rank}", "one of rank 2"
-        )
+    if len(contraction.streams) > 1:
+        return Refused("one_matrix", str(len(contraction.streams)), "one")
     return None
 
 
@@ -168,6 +193,18 @@ class _NarrowWeights(PackedGemm):
 
     def _block(self) -> int:
         return NARROW.block
+
+
+class _NarrowColumns(_NarrowWeights):
+    """The same by columns of a run, where they are."""
+
+    stem = "narrow_direct"
+
+    def _panels(self) -> None:
+        (right,) = self.contraction.rights
+        strides, front = self.body.views[right].strides[:-2], self.contraction.result.shape[:-2]
+        self.bindings["b0"] = self.contraction.operand(right)
+        self.fronts["b0"] = (*stretched(strides, right.shape[:-2], front), 0)
 
 
 __all__ = ["NarrowTile", "narrow_function"]

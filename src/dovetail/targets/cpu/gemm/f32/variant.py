@@ -18,7 +18,7 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.problems.grouped import find_any_product
 from dovetail.kernels.spec import Job, Packed, SharedFunction, TensorLocations, Tiles
 from dovetail.ops.region import region
-from dovetail.targets.cpu.gemm.driver import RowSource, gemm_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import Driver, RowSource, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import block_function
 from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.job import GemmJob
@@ -68,6 +68,8 @@ class PackedGemm(GemmJob):
 
     stem = "gemm"
     """Prefix of the kernel's name."""
+    driver: type[Driver] = Driver
+    """What goes through its cells."""
 
     def job(self) -> Job:
         rows = self._rows()
@@ -81,7 +83,7 @@ class PackedGemm(GemmJob):
         epilogues = self.epilogues()
         scratch = self._scratch(words_bytes(epilogues[0]), smallest(count, block), rows)
         shape = self.shape(operands, batch)
-        code = gemm_code(self.stem, shape, rows, epilogues, self._multiply())
+        code = gemm_code(self.stem, shape, rows, epilogues, self._multiply(), self.driver)
         template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         work = self.block_rows(count) * self.deep * self.tile.columns

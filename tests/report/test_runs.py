@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.report.html.fold import Item, Run, find_runs, level_order
+from dovetail.report.runs import Item, Run, find_runs, level_order
 
 
 def item(key: str, *operands: int, late: bool = False) -> Item:
