@@ -76,6 +76,7 @@ def run_example(path: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_example_runs(path: Path, tmp_path: Path) -> None:
     assert run_example(path, tmp_path), "an example that shows nothing"

@@ -43,7 +43,8 @@ class Settings:
     strict: bool = _option(
         False,
         "Allow only rewrites that keep every bit; others may change the last digits, as reordering a sum does, and "
-        "where a pixel is infinite, convolutions by transforms or phases may give NaN next to it.",
+        "compute where what is written overflows (`log(exp(x))` is `x`); where a pixel is infinite, convolutions by "
+        "transforms or phases may give NaN next to it.",
     )
 
     precision: str = _option(
@@ -62,8 +63,8 @@ class Settings:
     engine: str = _option(
         "egraph",
         "How fusions are chosen: `egraph` keeps all alternatives and chooses by the cost of the whole graph; `greedy` "
-        "takes the best at each place, which compiles faster and may give a slower program, never a faster one; "
-        "`egglog` is as `egraph`, with egglog matching declared ops. See [egglog](egglog.md).",
+        "takes the best at each place, which is faster to compile and rarely cheaper to run: the choice is made before "
+        "epilogues. `egglog` is as `egraph`, with egglog matching declared ops. See [egglog](egglog.md).",
         choices=ENGINES,
     )
     search_seconds: int = _option(

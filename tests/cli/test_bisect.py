@@ -37,6 +37,7 @@ def test_in_a_whole_model_the_first_of_many_is_found(shell: Shell, wrong_rule: N
     assert told["culprit"]["rule"] == "sums_are_differences"
 
 
+@pytest.mark.slow
 def test_one_output_may_be_asked_about(shell: Shell, layer: str) -> None:
     assert shell("bisect", layer, "--output", "y").code == 0
     assert "there is no output 'z'" in shell.fails(1, "bisect", layer, "--output", "z")

@@ -25,6 +25,7 @@ def compile_layer(layer: str, **options: Any) -> None:
     program.bind({"w": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)})
 
 
+@pytest.mark.slow
 def test_status_tells_what_there_is(shell: Shell, folder: Path, layer: str) -> None:
     empty = shell("cache", "status", "--json").data
     assert empty["on"] and empty["folder"] == str(folder) and empty["entries"] == {} and empty["bytes"] == 0
@@ -50,6 +51,7 @@ def test_status_tells_why_there_is_no_cache(shell: Shell, folder: Path, monkeypa
     assert "switched off" in shell.fails(1, "cache", "clear")
 
 
+@pytest.mark.slow
 def test_why_tells_whether_a_model_is_there(shell: Shell, folder: Path, layer: str) -> None:
     before = shell("cache", "why", layer, "--json").data
     assert before["kept"] and not before["present"] and before["differs"] is None
@@ -60,6 +62,7 @@ def test_why_tells_whether_a_model_is_there(shell: Shell, folder: Path, layer: s
     assert f"is in the cache, as {after['entry']}" in shell("cache", "why", layer).out
 
 
+@pytest.mark.slow
 def test_why_names_what_differs(shell: Shell, folder: Path, layer: str) -> None:
     compile_layer(layer)
     found = shell("cache", "why", layer, "--without", "fuse", "--json").data

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.commands import SMALL, Shell
 
 
+@pytest.mark.slow
 def test_a_model_is_like_itself(shell: Shell, layer: str) -> None:
     said = shell("diff", layer, layer, "--gate")
     assert said.code == 0 and "the same fusions, the same misses" in said.out
@@ -76,6 +77,7 @@ def test_results_beyond_the_tolerance_fail_the_gate(shell: Shell) -> None:
     assert said.code == 4 and "differs by" in said.err
 
 
+@pytest.mark.slow
 def test_bad_sides_are_refused_in_words(shell: Shell, layer: str, tmp_path: Path) -> None:
     broken = tmp_path / "x.json"
     broken.write_text("{")

@@ -27,12 +27,14 @@ def test_what_is_installed_is_told(shell: Shell) -> None:
     assert found["machine"]["cores"] == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.slow
 def test_targets_are_tried_and_not_believed(shell: Shell) -> None:
     targets = {t["target"]: t for t in shell("doctor", "--json").data["targets"]}
     assert targets["reference"]["runs"] and targets["cpu"]["runs"]
     assert not targets["cuda"]["runs"] and targets["cuda"]["note"].startswith("plans only")
 
 
+@pytest.mark.slow
 def test_text_has_the_same(shell: Shell) -> None:
     said = shell("doctor").out
     assert f"numpy            {np.__version__}" in said

@@ -41,6 +41,7 @@ def test_json_has_the_fields_of_the_schema(shell: Shell, wrong_bias: str) -> Non
     assert all({"rule", "nodes", "kernel"} <= set(f) for f in report["fused"])
 
 
+@pytest.mark.slow
 def test_a_required_rule_that_fires_passes(shell: Shell, layer: str) -> None:
     assert shell("explain", layer, "--require", "linear=1", "--require-clean").code == 0
     assert shell("explain", layer, "--require", "linear").code == 0
@@ -53,6 +54,7 @@ def test_a_required_rule_that_does_not_fire_fails_with_its_reason(shell: Shell, 
     assert "linear: 0 of 1" in said.err and "bias_is_a_vector" in said.err
 
 
+@pytest.mark.slow
 def test_a_miss_fails_where_none_is_allowed(shell: Shell, wrong_bias: str, layer: str) -> None:
     said = shell("explain", wrong_bias, "--without", "fuse_epilogues", "--require-clean", "--json")
     assert said.code == 4 and said.data["missed"]
@@ -123,6 +125,7 @@ def test_gaps_are_listed_one_by_one_with_everything(interposed: Callable[[str], 
     assert all(" ".join(b["message"].split()) in " ".join(text.out.split()) for b in report.data["boundaries"])
 
 
+@pytest.mark.slow
 def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> None:
     without = shell(
         "explain", layer, "--without", "linear", "--without", "mark_regions", "--without", "fuse_epilogues", "--json"
@@ -130,6 +133,7 @@ def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> 
     assert not without["fused"] and len(without["kernels"]) == 3
 
 
+@pytest.mark.slow
 def test_sizes_are_specialised(shell: Shell, layer: str) -> None:
     assert shell("explain", layer, "--json").data["assumed_sizes"] == {"rows": 128}
     special = shell("explain", layer, "--size", "rows=16", "--json").data
@@ -166,6 +170,7 @@ def test_repeated_blocks_are_found_by_their_structure(shell: Shell) -> None:
     assert "attention" in {op for op, _ in copies[0]}
 
 
+@pytest.mark.slow
 def test_a_terminal_is_given_colours_and_its_width(
     shell: Shell, wrong_bias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +206,7 @@ def test_wrong_options_are_user_errors(options: list[str], found: str, shell: Sh
     assert found in shell.fails(1, "explain", layer, *options)
 
 
+@pytest.mark.slow
 def test_everything_as_json_has_the_kernels_that_were_considered(shell: Shell, layer: str) -> None:
     plain, whole = (shell("explain", layer, *more, "--json").data for more in ((), ("--all",)))
     considered = whole.pop("considered")

@@ -16,7 +16,11 @@ VARIABLES = ("WORLD_SIZE", "RANK", "SLURM_NTASKS", "SLURM_PROCID", "MASTER_ADDR"
 def members(monkeypatch: pytest.MonkeyPatch) -> list[Member]:
     """Stands for the parent; what it was told."""
     asked: list[Member] = []
-    monkeypatch.setattr(hosts, "supervise", lambda mine, *rest: asked.append(mine))
+
+    def supervise(mine: Member, *rest: object) -> None:
+        asked.append(mine)
+
+    monkeypatch.setattr(hosts, "supervise", supervise)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return asked

@@ -23,6 +23,7 @@ def test_a_lock_is_kept_until_a_fusion_is_lost(shell: Shell, layer: str, tmp_pat
     assert lost.code == 4 and "linear: 0 of 1" in lost.err and "locked at 1" in lost.err
 
 
+@pytest.mark.slow
 def test_what_is_gained_is_told_and_fails_nothing(shell: Shell, layer: str, tmp_path: Path) -> None:
     place = str(tmp_path / "layer.lock")
     assert shell("lock", layer, "--lock", place, "--without", "linear", "--without", "matmul_add").code == 0

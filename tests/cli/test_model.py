@@ -89,6 +89,7 @@ def test_sizes_that_do_not_go_together_are_typed_errors(model: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_every_option_has_a_default() -> None:
     for name, builder in BUILDERS.items():
         listed = ",".join(map(str, known_options(builder).values()))
@@ -124,6 +125,7 @@ def test_junk_is_said_to_be_junk(content: bytes, shell: Shell, tmp_path: Path) -
     assert "junk.bin" in shell.fails(1, "explain", str(path))
 
 
+@pytest.mark.slow
 def test_a_saved_file_that_was_cut_is_refused(shell: Shell, layer: str, tmp_path: Path) -> None:
     path = tmp_path / "cut.saved"
     dovetail.save(graph_of(layer), path)

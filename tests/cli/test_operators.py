@@ -25,6 +25,7 @@ def test_one_operator_is_told_in_full(shell: Shell) -> None:
     assert [(row["name"], row["how"]) for row in found["operators"]] == [("Squeeze", "rule")]
 
 
+@pytest.mark.slow
 def test_an_operator_that_there_is_not_has_a_hint(shell: Shell) -> None:
     assert "did you mean Reshape?" in shell.fails(1, "operators", "reshape")
     assert "dovetail operators" in shell.fails(1, "operators", "zzzzzz")

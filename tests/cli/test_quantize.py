@@ -10,6 +10,7 @@ import pytest
 from tests.cli.commands import SMALL, Said, Shell
 
 
+@pytest.mark.slow
 def test_every_matrix_is_told_with_its_error(shell: Shell) -> None:
     found = shell("quantize", SMALL["llama"], "--kind", "int4", "--json").data
     done = [layer for layer in found["layers"] if not layer["kept"]]

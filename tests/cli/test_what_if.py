@@ -31,6 +31,7 @@ def missed(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_what_a_change_would_bring_is_told(shell: Shell, missed: str) -> None:
     said = shell("what-if", missed, APART)
     assert said.code == 0 and not said.err
@@ -45,6 +46,7 @@ def test_what_a_change_would_bring_is_told(shell: Shell, missed: str) -> None:
     assert not any(line.startswith("measured ") for line in lines)
 
 
+@pytest.mark.slow
 def test_what_ifs_as_data(shell: Shell, missed: str) -> None:
     data = shell("what-if", missed, APART, "--miss", "linear", "--json").data
     assert (data["schema_version"], data["graph"], data["target"]) == (1, "layer", "cpu")
@@ -79,6 +81,7 @@ def test_a_miss_without_a_remedy_says_so(shell: Shell, missed: str) -> None:
     assert found["remedy"] is None and found["after"] is None and found["measured_gain_seconds"] is None
 
 
+@pytest.mark.slow
 def test_a_clean_model_has_nothing_to_assume(shell: Shell, layer: str) -> None:
     said = shell("what-if", layer)
     assert said.code == 0 and "there is nothing to assume" in said.out

@@ -73,6 +73,7 @@ def test_an_unknown_node_lists_what_there_is(shell: Shell, layer: str) -> None:
     shell.fails(1, "why", layer, "")
 
 
+@pytest.mark.slow
 def test_inputs_and_parameters_are_computed_by_nothing(shell: Shell, layer: str) -> None:
     assert "x (input) is computed by no kernel" in shell.fails(1, "why", layer, "x")
     assert "w (param) is computed by no kernel" in shell.fails(1, "why", layer, "w")
@@ -92,6 +93,7 @@ def test_names_are_those_of_stage_mir_and_of_the_report(model: str, shell: Shell
     assert told["op"] == last["op"] and told["kernel"]["name"] == report["kernels"][-1]["name"]
 
 
+@pytest.mark.slow
 def test_what_canonicalisation_removes_is_told_with_the_kernel_that_reads_it(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "twice.txt"
     path.write_text("graph twice(x: f32[4]) {\n  %0 = neg(x)\n  %1 = neg(%0)\n  %2 = exp(%1)\n  return y = %2\n}\n")

@@ -47,6 +47,7 @@ def test_every_device_is_compared() -> None:
     assert [device for group in GROUPS for device in group] == [*DEVICES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["avx2", "sm_80"])
 def test_what_differs_is_named(device: str, tmp_path: Path) -> None:
     before = written(tmp_path / "before", device, case(2.0), case(2.0, "same"))

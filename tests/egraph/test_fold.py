@@ -122,6 +122,7 @@ def test_a_layer_that_differs_ends_the_row() -> None:
     assert even is not None and (odd is None or len(odd.graph.values) > len(even.graph.values))
 
 
+@pytest.mark.slow
 def test_a_value_that_is_read_across_layers_is_not_folded_away() -> None:
     x = input("x", f32[4, 8])
     skipped = x

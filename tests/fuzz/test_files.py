@@ -17,6 +17,7 @@ from fuzz.files import KINDS, Kind, run_file
 from fuzz.workers import Died, Say, work_through
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_end_well(kind: str, tmp_path: Path) -> None:
     for seed in range(4):

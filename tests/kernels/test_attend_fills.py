@@ -70,6 +70,7 @@ def test_a_fill_that_is_added(dtype: DType, fill: float, window: int | None) -> 
         assert_close(got, expected, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fill", "filled"), [(LOWEST, "first"), (-1e9, "added")])
 def test_rotated(fill: float, filled: Any) -> None:
     q, k, v = heads("q", 2, 4, 60, 8), heads("k", 2, 2, 60, 8), heads("v", 2, 2, 60, 8)

@@ -140,6 +140,7 @@ def test_convolutions(machine: Host, point: bool) -> None:
         assert not [line for loop in found for line in on_stack(summing(loop))]
 
 
+@pytest.mark.slow
 @ALSO_ON_AVX512
 @pytest.mark.parametrize("columns", [1, 2, 6, 8])
 def test_products_with_few_columns(machine: Host, columns: int) -> None:

@@ -104,6 +104,7 @@ def test_completions_are_those_of_the_model_alone(model: LanguageModel, server: 
     assert status == 200 and found["choices"][0]["text"] == "".join(model.generate([5, 6, 7, 8], max_tokens=10))
 
 
+@pytest.mark.slow
 def test_parallel_requests_get_what_they_get_alone(model: LanguageModel, server: Server) -> None:
     texts = [f"hello {i}{'w' * (i % 5)}" for i in range(12)]
     wanted = {t: "".join(model.generate(t, max_tokens=8, sampling=Sampling(0.9, seed=7))) for t in texts}

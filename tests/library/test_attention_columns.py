@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dovetail import Value, ops
 from dovetail.dtypes import bool_, f32
@@ -65,6 +66,7 @@ def zeroed(hidden: Value, fill: float) -> Value:
     return ops.where(hidden, leaf.scalar(0.0, f32), weights) @ v
 
 
+@pytest.mark.slow
 def test_weights_that_are_zeroed_where_scores_were_filled() -> None:
     mask = input("mask", f32[2, 1, 5, 5])
     seen = np.random.default_rng(3).random((2, 1, 5, 5)) < 0.5

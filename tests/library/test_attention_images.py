@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import pytest
 
 from dovetail import Value, ops
 from dovetail.dtypes import f32
@@ -37,6 +38,7 @@ def test_shifted_windows_with_a_learnt_factor() -> None:
     near(run(graph, arrays)["y"], expected.reshape(B, W, H, N, D))
 
 
+@pytest.mark.slow
 def test_biases_of_rows_and_columns() -> None:
     """Scores seen as [row, column] of queries and of keys, with a bias for rows of keys and one for columns."""
     q, k, v = (input(n, f32[B, N, D]) for n in "qkv")

@@ -16,6 +16,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbol
 from dovetail.ir.leaf import input
 from dovetail.ops.build import flatten, reshape
+from dovetail.passes.specialize import specialize
 from dovetail.targets.reference.interpreter import evaluate
 from tests.ops.meaning import run
 
@@ -162,3 +163,13 @@ def test_a_size_of_one_is_stated_where_it_is_only_known_later() -> None:
     value = reshape(x, (4, N))
     assert [str(c) for c in Graph.of(value).constraints] == ["1 equals n"]
     assert ops.sized in [v.op for v in Graph.of(value).values]
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_an_axis_of_no_elements_is_split_into_no_parts(batch: int) -> None:
+    """0 elements in 0 parts say nothing of their size, and the type of the result does."""
+    x = input("x", f32["b", 5, 4])
+    graph = Graph.of(ops.split(ops.merge(x, axis=-2) * 2.0, axis=-2, parts=x.shape[0]))
+    feeds = {"x": np.ones((batch, 5, 4), np.float32)}
+    for found in (evaluate(graph, feeds), evaluate(specialize(graph, {"b": batch}), feeds)):
+        assert found["y"].shape == (batch, 5, 4)

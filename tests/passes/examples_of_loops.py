@@ -57,12 +57,12 @@ def _outside(x: Value) -> Value:
 
 
 def _reduced_inside(x: Value) -> Value:
-    """A function and a sum of a matrix; the shift by a number stays, and so does what is made larger."""
+    """A function and a sum of a matrix."""
     table = leaf.input("table", x.dtype[6, 4])
     types = (_first(x).tensor, x.dtype[3, 4], table.tensor)
     total, slice_, read = (leaf.argument(i, t) for i, t in enumerate(types))
     weights = ops.reduce_sum(ops.exp(read), axes=(-2,))
-    body = Subgraph(types, (total + slice_ * ops.expand(ops.unsqueeze(weights, axis=-2), axis=-2, size=3),))
+    body = Subgraph(types, (total + slice_ * weights,))
     return leaf.item(scan_(_first(x), x, table, body=body, carries=1, scanned=1), 0)
 
 
@@ -71,7 +71,7 @@ def _reduced_outside(x: Value) -> Value:
     weights = ops.reduce_sum(ops.exp(table), axes=(-2,))
     types = (_first(x).tensor, x.dtype[3, 4], table.tensor, weights.tensor)
     total, slice_, _, given = (leaf.argument(i, t) for i, t in enumerate(types))
-    body = Subgraph(types, (total + slice_ * ops.expand(ops.unsqueeze(given, axis=-2), axis=-2, size=3),))
+    body = Subgraph(types, (total + slice_ * given,))
     return leaf.item(scan_(_first(x), x, table, weights, body=body, carries=1, scanned=1), 0)
 
 

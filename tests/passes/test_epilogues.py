@@ -154,6 +154,7 @@ def test_the_transpose_of_a_convolution_takes_steps() -> None:
     check(ops.sigmoid(y + 0.5), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_steps_after_a_norm_join_it(name: str) -> None:
     check(EPILOGUES[name](norm(Z), SCALE, input("full", f32[24, 52])), 1)
@@ -208,6 +209,7 @@ def test_an_inner_value_that_an_operand_needs_stays_apart() -> None:
     check(ops.leaky_relu(y, slope=0.1) * other, 3)
 
 
+@pytest.mark.slow
 def test_integers_take_steps() -> None:
     a, b = input("a", i32[9, 5]), input("b", i32[5, 7])
     check(ops.cast(ops.maximum(a @ b, leaf.constant(0, i32)), dtype=f32) * 0.5, 1)

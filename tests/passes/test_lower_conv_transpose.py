@@ -110,6 +110,7 @@ def test_a_stride_of_the_window_reads_every_weight_once() -> None:
     assert conv.operands[1].shape == (24, 8, 1, 1)
 
 
+@pytest.mark.slow
 def test_steps_after_it_are_one_kernel_with_the_shuffle() -> None:
     y = ops.conv_transpose(input("x", f32[1, 8, 4, 4]), param("w", f32[8, 6, 2, 2]), strides=2)
     y = ops.tanh(ops.add(y, param("b", f32[6, 1, 1])))

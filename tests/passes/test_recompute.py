@@ -60,6 +60,7 @@ def test_attention_writes_no_scores() -> None:
     assert all(result.shape[-2:] != (64, 64) for step in steps for result in step.results)
 
 
+@pytest.mark.slow
 def test_scores_in_parts_are_not_saved_and_other_products_are() -> None:
     """A product that is larger than both operands runs again."""
     made = compiled(attention(64, in_parts=True))
@@ -170,6 +171,7 @@ def saved_bytes(made: Compilation) -> int:
     return sum(estimate(t.tensor.bytes) for t in tensors & read)
 
 
+@pytest.mark.slow
 def test_the_plan_saves_what_was_chosen_and_no_more() -> None:
     graph = feed_forward()
     chosen, everything = compiled(graph), compiled(graph, "recompute")

@@ -144,6 +144,7 @@ def test_what_compiled_code_lacks_is_named() -> None:
     assert as_dict(report)["kernels"][0]["lacks"]
 
 
+@pytest.mark.slow
 def test_steps_that_are_alike_run_on_the_host_alike() -> None:
     dets = [ops.det(ops.exp(input(f"m{i}", f32[4, 4]))) for i in range(3)]
     report = report_of({f"y{i}": v for i, v in enumerate(dets)})

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from dovetail import Graph, Value, ops
 from dovetail.cli.model import graph_of
+from dovetail.dtypes import f32
+from dovetail.ir.leaf import input, param
 from dovetail.report.profile_text import share_text
 from dovetail.report.record import MissedEntry, Node, StoppedEntry, facts
 from dovetail.report.report import Report
-from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, time_text
+from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, short_type, time_text
 from dovetail.runtime.compile import explain
 from tests.cli.commands import SMALL
 
@@ -103,3 +106,32 @@ def test_nothing_is_said_to_run_beyond_the_roofline(share: float, ops: list[str]
 def test_a_column_of_shares_has_no_product_above_the_roofline() -> None:
     assert share_text(0.5, "linear") == "50 %" and share_text(1.3, "conv") == "130 %"
     assert share_text(3.6, "linear") == share_text(7.9, "conv") == "beyond"
+
+
+def test_sizes_that_are_long_expressions_are_left_out_of_types() -> None:
+    long = "f32[batch, 24, 8*floordiv(height_of_an_image+31, 32), 8*floordiv(width_of_an_image+31, 32)]"
+    assert short_type(f"x {long} y") == "x f32[batch, 24, …, …] y"
+    assert short_type("f32[b, 4, 2*s, s+1]") == "f32[b, 4, 2*s, s+1]"
+
+
+def test_kernels_are_called_by_what_they_are_around() -> None:
+    """A region around a product or a reduction says so; the kernels that decide the time say what bounds them."""
+    x, w = input("x", f32[64, 256]), param("w", f32[256, 256])
+    y = ops.sinh(ops.exp(x @ w) * 2.0)
+    told = explain(Graph.of(y), without=["linear"])
+    assert [k.title for k in told.kernels if k.phase == "run"] == ["matmul + 3 steps"]
+    (bound,) = [line for line in str(told).splitlines() if line.startswith("BOUND")]
+    assert bound.startswith("BOUND   100 %   matmul + 3 steps by arithmetic")
+
+
+def test_the_inside_of_a_loop_is_told() -> None:
+    h, xs, w = input("h", f32[4, 64]), input("xs", f32[100, 4, 64]), param("w", f32[64, 64])
+
+    def step(state: Value, x: Value, w: Value) -> tuple[Value, Value]:
+        new = ops.tanh(state @ w + x)
+        return new, new
+
+    report = explain(Graph.of(ops.scan(step, [h], [xs], captures=[w]).outputs[0]))
+    (loop,) = [k for k in report.kernels if k.op == "scan"]
+    assert loop.inside and "matmul" in loop.inside[0]
+    assert f"inside: {loop.inside[0]}" in str(report) and "BOUND" not in str(report)

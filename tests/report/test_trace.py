@@ -75,6 +75,7 @@ def test_a_trace_is_well_formed() -> None:
     assert {"steps", "host", "thread 0", "thread 1", "phases"} <= names
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_strings() -> None:
     told = traced(HOSTILE)
     check_well_formed(told)

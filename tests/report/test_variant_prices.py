@@ -25,6 +25,7 @@ def kernel_of(graph: Graph, *, strict: bool = False) -> Kernel:
     return found
 
 
+@pytest.mark.slow
 def test_winograd_is_priced_by_its_own_multiplications(monkeypatch: pytest.MonkeyPatch) -> None:
     """36 products make 4 × 4 pixels, where the op has 9 for each: a quarter, and what the transforms add."""
     monkeypatch.delenv("DOVETAIL_MACHINE")

@@ -61,6 +61,7 @@ def test_a_bias_that_is_no_vector_in_every_layer(engine: str) -> None:
     assert "linear: bias_is_a_vector" not in what_if.comparison.after.missed
 
 
+@pytest.mark.slow
 def test_a_bias_with_axes_of_size_1_in_front_is_no_miss() -> None:
     assert not asked(layers((1, 96), 2)).what_ifs
 

@@ -224,6 +224,7 @@ def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
     assert str(again.report) == str(first.report) and again.report.fused == first.report.fused
 
 
+@pytest.mark.slow
 def test_gates_look_at_the_graph_every_time(folder: str) -> None:
     dovetail.compile(layer(), cache=folder)
     assert dovetail.compile(layer(), cache=folder, require=["linear"]).report.count("linear") == 1
@@ -279,6 +280,7 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     assert store(folder).has(program_key(of_graph(layer(), store(folder)), make_request(cache=folder)))
 
 
+@pytest.mark.slow
 def test_an_entry_that_cannot_be_read_is_compiled_again(folder: str) -> None:
     params, feeds = arrays(layer())
     expected = dovetail.compile(layer(), params=params, cache=folder).run(feeds)["y"]

@@ -66,6 +66,7 @@ def test_symbols_broadcast_as_in_numpy(
         assert found["count"] == want.size
 
 
+@pytest.mark.slow
 def test_a_case_is_compiled_once_and_serves_other_sizes(tmp_path: Path) -> None:
     program = compiled(model(["Mul a c -> y"], {"a": f32["b", 4], "c": f32["k", 4]}, ["y"]), tmp_path)
     assert program.cases == ()

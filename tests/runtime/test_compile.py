@@ -99,6 +99,7 @@ def test_a_rule_and_a_pass_can_be_switched_off_by_name() -> None:
     assert compile(GRAPH, without=["fuse", "mark_regions", "fuse_epilogues"]).graph.count() == 6
 
 
+@pytest.mark.slow
 def test_required_fusions_are_a_gate() -> None:
     compile(GRAPH, require={"linear": 1}, require_clean=True)
     with pytest.raises(GateError, match=r"linear: 1 of 2"):

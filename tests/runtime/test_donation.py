@@ -90,6 +90,7 @@ def test_no_cache_is_copied(target: str) -> None:
     assert estimate(without.plan.arena_size) >= 2 * cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_results_are_those_without_donation(target: str) -> None:
     rng = np.random.default_rng(1)
@@ -184,6 +185,7 @@ def picking() -> Program:
     return dovetail.compile(b.graph())
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_updates_its_state_at_most_once() -> None:
     """A kernel that finds a bad position stops the run after the state is overwritten; the update is not done again."""
     program = picking()

@@ -107,6 +107,7 @@ def test_no_cache_is_copied_or_held_twice(by: str) -> None:
     assert all(d.copied_bytes == 0 for d in program.report.donated)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_or_prepared_again_within_a_block() -> None:
     program = dovetail.compile(
         step("scatter_elements"), params={n: np.zeros((WIDTH, WIDTH), np.float32) for n in WEIGHTS}

@@ -34,6 +34,7 @@ def test_a_page_says_what_the_report_says(graph: dovetail.Graph, tmp_path: Path)
     assert source["timeline"] is None
 
 
+@pytest.mark.slow
 def test_with_inputs_it_is_run(graph: dovetail.Graph, tmp_path: Path) -> None:
     x, w = np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)
     source = shown(

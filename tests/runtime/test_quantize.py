@@ -109,6 +109,7 @@ def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_numbers_beyond_the_scales_stay_as_they_are() -> None:
     """Scales are f16: 60,000 * 127 is the largest number of 8 bits."""
     large = {**W, "second": W["second"] * np.float32(1e36)}

@@ -211,3 +211,9 @@ def test_convolutions_over_one_pixel_hold(shape: tuple[int, int], channels: tupl
     assert found.holds, [(w.made.edit.rule, w.deviation) for w in found.wrong]
     strict = verified(graph, strict=True)
     assert strict.holds and "without_axes_of_one_pixel" not in {r.rule for r in strict.rules}
+
+
+def test_parameters_of_symbolic_sizes_are_drawn() -> None:
+    graph = Graph.of(ops.relu(input("x", f32["b", 4]) + param("p", f32["b", 1])))
+    drawn = random_inputs(graph)
+    assert drawn.params["p"].shape == (drawn.sizes["b"], 1) and verified(graph).holds

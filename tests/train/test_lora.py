@@ -43,6 +43,18 @@ def test_pairs_are_trained_and_merged() -> None:
     np.testing.assert_allclose(trainer.evaluate(batch)["logits"], found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [None, 1.0, 24.0])
+def test_the_scale_of_pairs_is_kept_in_the_graph(alpha: float | None) -> None:
+    plain = model()
+    graph = dovetail.train.lora(plain, "w*", rank=2, **({} if alpha is None else {"alpha": alpha}))
+    params = {n: 10 * a for n, a in random_weights(graph).items()}
+    (batch,) = batches(1)
+    x = {"x": batch["x"]}
+    apart = dovetail.evaluate(graph, x, params=params)["logits"]
+    whole = dovetail.evaluate(plain, x, params=merged(graph, params))["logits"]
+    np.testing.assert_allclose(whole, apart, rtol=1e-4, atol=1e-4)
+
+
 def test_no_gradient_of_a_frozen_matrix_is_made() -> None:
     trainer = Trainer(dovetail.train.lora(model(), "w0", rank=3), "cross_entropy", wrt="*.lora_*", target="reference")
     made = step_graph(trainer.graph, AdamW(), wrt="*.lora_*", loss="loss")

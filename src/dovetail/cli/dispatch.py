@@ -14,6 +14,7 @@ from dovetail.cli import (
     cache,
     catalog,
     chat,
+    compile,
     completion,
     diff,
     doctor,
@@ -50,7 +51,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
     "Explain": (explain.COMMAND, why.COMMAND, what_if.COMMAND, place.COMMAND, show.COMMAND, plan.COMMAND),
     "Run": (run.COMMAND, profile.COMMAND, trace.COMMAND, bench.COMMAND),
     "Keep and judge": (lock.LOCK, lock.CHECK, diff.COMMAND, verify.COMMAND, bisect.COMMAND),
-    "Change": (train.COMMAND, quantize.COMMAND, export.COMMAND),
+    "Change": (train.COMMAND, quantize.COMMAND, export.COMMAND, compile.COMMAND),
     "Language models": (generate.COMMAND, chat.COMMAND, serve.COMMAND, perplexity.COMMAND),
     "Look up": (catalog.COMMAND, operators.COMMAND, cache.COMMAND, doctor.COMMAND),
 }

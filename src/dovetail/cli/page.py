@@ -26,7 +26,7 @@ with `--json` nothing. Names of a model are shown with control characters spelle
 | 2 | an operator, a type or a target that there is not |
 | 3 | a graph that does not verify, or a rule that is wrong on a model (`verify`) |
 | 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |
-| 5 | a check (`run --check`, `verify`): results differ from another runtime or the graph, and float64 is elsewhere |
+| 5 | a check: float64 says that results are off by more than rounding explains (`run --check`, `verify`) |
 | 130 | interrupted by Ctrl-C |
 """
 

@@ -74,8 +74,9 @@ def run(args: argparse.Namespace) -> Answer:
     hosts.meet(args)
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
-    params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
     feeds = feeds_of(graph, given, args.random)
+    drawn = args.random is not None and not graph.params
+    params = random_weights(graph, args.random, _sizes(graph, feeds)) if drawn else None
     options = ways(args) | place.meshed(args, lambda: place.sized(graph, feeds))
     program = compile(graph, **options, params=params)
     started = time.perf_counter()
@@ -98,10 +99,16 @@ def feeds_of(graph: Graph, given: Mapping[str, Given], seed: int | None) -> dict
         listed = ", ".join(f"{n} ({v.type})" for n, v in missing.items())
         hint = "give each with --input name=@file.npy, or let --random 0 make them up"
         raise BindError(f"inputs are missing: {listed}", hint=hint)
-    sizes = solve_symbols([Found(named_leaf(inputs[n]), inputs[n].tensor, a.shape) for n, a in feeds.items()])
+    sizes = _sizes(graph, feeds)
     for name, value in missing.items():
         feeds[name] = _input_of(name, value, sizes, np.random.default_rng((seed or 0, len(feeds))))
     return {name: feeds[name] for name in inputs}
+
+
+def _sizes(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """The numbers of symbols that arrays for inputs have."""
+    inputs = {str(v.attrs["name"]): v for v in graph.inputs}
+    return solve_symbols([Found(named_leaf(inputs[n]), inputs[n].tensor, a.shape) for n, a in feeds.items()])
 
 
 def given_feeds(graph: Graph, given: Mapping[str, Given]) -> dict[str, Array]:

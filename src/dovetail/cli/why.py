@@ -24,7 +24,7 @@ from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import AgainEntry, SavedEntry, told_of
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.rounding import rounding_text
-from dovetail.report.text import bytes_text, of_roofline, served, time_text, without_kernel
+from dovetail.report.text import bytes_text, of_roofline, served, short_type, time_text, without_kernel
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
 from dovetail.targets import every_target
@@ -190,7 +190,8 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     head = line(Piece(f"{story.node.name} = {story.node.op}", "strong"), f": {story.type}{where}", hang=2)
     lines = [head, *_asked(story), *_kernel(story), *_recompute(story.recompute), line()]
     tried = f"tried {len(story.attempts)} rule{'s' if len(story.attempts) > 1 else ''}"
-    lines.append(line(tried if story.attempts else "no rule starts or passes here"))
+    none = "it was rewritten before rules were tried" if story.chain or story.links else "no rule starts or passes here"
+    lines.append(line(tried if story.attempts else none))
     for attempt in story.attempts:
         lines += _attempt(attempt)
     told = {a.rule for a in story.attempts if a.outcome == "refused"}
@@ -203,7 +204,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     if story.considered:
         lines += [
             line(),
-            line("kernels that were considered, the preferred first"),
+            line("kernels that were considered, the preferred first; priced alike on every host"),
             *map(_considered, story.considered),
         ]
     if story.apart:
@@ -235,14 +236,17 @@ def _kernel(story: Story) -> list[Line]:
     kernel = story.kernel
     if kernel is None:
         return [line("  no kernel computes it: it became a view, a constant, or part of another value", hang=4)]
-    named = Piece(f"{kernel.name} = {served(kernel.op, kernel.form)}", "strong")
+    named = Piece(f"{kernel.name} = {served(kernel.title, kernel.form)}", "strong")
     if story.node in kernel.absorbed:
         gone = "  no kernel computes it: it became a view, a constant, or part of another value in the kernel "
-        return [line(gone, named, f": {kernel.type} (of stage legal)", hang=4), line(f"  {_price(kernel)}", hang=4)]
+        return [
+            line(gone, named, f": {short_type(kernel.type)} (of stage legal)", hang=4),
+            line(f"  {_price(kernel)}", hang=4),
+        ]
     others = [n.name for n in kernel.works_for if n != story.node]
     more = f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
     shared = f" together with {', '.join(others[:_MOST_LISTED])}{more}" if others else " alone"
-    lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]
+    lines = [line(f"  computed{shared} by the kernel ", named, f": {short_type(kernel.type)} (of stage legal)", hang=4)]
     if story.chain:
         lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))
     if kernel.rounding:

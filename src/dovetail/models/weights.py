@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from dovetail.errors import GraphError
+from dovetail.ir.dim import substitute
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.ir.type import type_symbols
 
 
-def random_weights(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Return small random numbers for every parameter; the same for the same name, type and seed."""
+def random_weights(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """Return small random numbers for every parameter, the same for one name, type and seed. `sizes` are of symbols."""
     weights: dict[str, Array] = {}
     for value in graph.parameters:
         name, type = str(value.attrs["name"]), value.tensor
-        shape = tuple(s for s in type.shape if isinstance(s, int))
+        shape = tuple(s for size in type.shape if isinstance(s := substitute(size, sizes or {}), int))
         if len(shape) != type.rank:
-            raise GraphError(f"the parameter {name} is {type}", hint="parameters have sizes that are known")
+            named = " ".join(f"--size {name}=…" for name in sorted(type_symbols(type)))
+            raise GraphError(f"the parameter {name} is {type}", hint=f"give its sizes numbers: {named}")
         rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
         # Variances and gains must be positive and near 1 for a model to stay in range.
         spread = 0.02 if len(shape) > 1 else 0.1

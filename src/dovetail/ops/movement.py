@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,14 @@ def _split(facts: Facts, x: Type, *, axis: int, parts: Size | None, size: Size |
         return _put(of, axis, parts, facts.multiple(whole, parts, "an axis split into parts"))
     assert size is not None
     return _put(of, axis, facts.multiple(whole, size, "an axis split by size"), size)
+
+
+def split_of_nothing(attrs: Mapping[str, Any], shape: Sequence[Size]) -> dict[str, Any]:
+    """Return the attributes of a split with a result of this shape: by size where 0 parts leave it open, or by parts."""
+    axis: int = attrs["axis"]
+    if attrs["parts"] == 0:
+        return {**attrs, "parts": None, "size": shape[axis]}
+    return {**attrs, "parts": shape[axis - 1], "size": None} if attrs["size"] == 0 else dict(attrs)
 
 
 def _split_pull(g: Value, y: Value, x: Value, *, axis: int, parts: Size | None, size: Size | None) -> Parts:

@@ -18,6 +18,7 @@ from dovetail.ir.type import TensorType, TupleType, Type, tensors, type_symbols,
 from dovetail.ir.value import Op, Value, make
 from dovetail.ir.walk import walk
 from dovetail.nearest import nearest
+from dovetail.ops.movement import split_of_nothing
 from dovetail.ops.primitive import Primitive
 
 
@@ -184,6 +185,8 @@ class Specializer:
             attrs = {name: self.attribute(a) for name, a in self.possible(value).items()}
             if operands == value.operands and all(attrs[name] is a for name, a in value.attrs.items()):
                 return value
+            if value.op is ops.split:
+                attrs = split_of_nothing(attrs, self.shape(value))
             new = make(value.op, operands, attrs)
         except GraphError as error:
             raise BindError(
@@ -193,6 +196,10 @@ class Specializer:
             ) from error
         self.refuse_negative(new, value)
         return new
+
+    def shape(self, value: Value) -> tuple[Size, ...]:
+        type = self.type(value.type)
+        return type.shape if isinstance(type, TensorType) else ()
 
     def possible(self, value: Value) -> Mapping[str, Any]:
         """The attributes; a branch that does not fit the numbers is one that refuses to run, unless none fits."""

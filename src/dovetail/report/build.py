@@ -23,9 +23,11 @@ from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import NEAR, Applied
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
-from dovetail.ir.graph import Graph
+from dovetail.ir.dtype import i8, u8
+from dovetail.ir.graph import Graph, Subgraph, subgraphs
+from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
-from dovetail.ops.region import anchor_of, region
+from dovetail.ops.region import anchor_of, region, steps
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
@@ -45,6 +47,7 @@ from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
 from dovetail.report.rounding import NOTHING
 from dovetail.report.search import search_of
+from dovetail.report.units import time_text
 from dovetail.report.weights import weights_of
 from dovetail.settings import BF16
 
@@ -237,9 +240,39 @@ def _kernel(
         on_host=by.on_host,
         lacks=by.lacks,
         form=by.variant or "",
+        anchor=_anchor(kernel),
+        inside=_inside(kernel, machine, sizes),
+        bound="arithmetic" if machine.work(priced, sizes) > machine.traffic(priced, sizes) else "memory",
         rounding=by.rounding,
         error=error,
     )
+
+
+def _anchor(kernel: Value) -> str:
+    """What a region is around, in words; nothing of a region of elementwise steps alone."""
+    body: Subgraph | None = kernel.attrs["body"] if kernel.op is region else None
+    anchor = None if body is None else anchor_of(body)
+    if body is None or anchor is None:
+        return ""
+    dtypes = {t.dtype for v in kernel.operands for t in tensors(v.type)}
+    is_product = estimate(kernel_cost(kernel).dense) > 0
+    narrow = " int8" if is_product and anchor.dtype.is_integer and not dtypes.isdisjoint((i8, u8)) else ""
+    count = len(steps(body))
+    return f"{anchor.op.name}{narrow} + {count} step{'s' if count > 1 else ''}"
+
+
+def _inside(kernel: Value, machine: Machine, sizes: Sizes) -> tuple[str, ...]:
+    """The kernels of a branch or of a trip of a loop, the longest first, with the time of each kind."""
+    if kernel.op is region:
+        return ()
+    spent: dict[str, list[float]] = {}
+    for body in subgraphs(kernel):
+        for value in body.values:
+            if value.operands and not is_free(value):
+                title = _anchor(value) or value.op.name
+                spent.setdefault(title, []).append(machine.seconds(_cost(value), sizes))
+    ranked = sorted(spent.items(), key=lambda item: -sum(item[1]))
+    return tuple(f"{len(took)} × {title} {time_text(sum(took))}" for title, took in ranked)
 
 
 def _joins(setup: Setup) -> frozenset[str]:

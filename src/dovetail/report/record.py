@@ -16,7 +16,7 @@ from dovetail.report.search import SearchEntry
 from dovetail.report.units import bytes_text, time_text
 
 SCHEMA_VERSION = 1
-Unit = Literal["seconds", "bytes", "text"]
+Unit = Literal["seconds", "bytes", "text", "names"]
 
 
 def shown(label: str, unit: Unit = "text") -> Mapping[str, Any]:
@@ -29,8 +29,9 @@ def facts(entries: Sequence[Any]) -> Iterator[tuple[str, str]]:
     for one in fields(entries[0]) if entries else ():
         label, unit = one.metadata.get("shown", ("", ""))
         values: list[Any] = [value for entry in entries if (value := getattr(entry, one.name))] if label else []
-        if values and unit == "text":
-            yield label, ", ".join(dict.fromkeys(map(str, values)))
+        if values and unit in ("text", "names"):
+            listed = values if unit == "text" else [name for names in values for name in names]
+            yield label, ", ".join(dict.fromkeys(listed))
         elif values:
             yield label, (bytes_text if unit == "bytes" else time_text)(sum(values))
 
@@ -80,7 +81,7 @@ class MissedEntry:
     """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
     instead: str = field(default="", metadata=shown("priced at the miss of"))
     """The rule that has the price, where another miss is about the same gap."""
-    between: tuple[str, ...] = ()
+    between: tuple[str, ...] = field(default=(), metadata=shown("in between:", "names"))
     """The ops that stand between two of the pattern, where those alone keep it from matching."""
 
     @property
@@ -125,6 +126,12 @@ class Kernel:
     """On the host: its elementwise steps that compiled code does not have, such as `sin in f64`."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
+    anchor: str = ""
+    """Of a region what it is around, with the number of elementwise steps: `conv + 11 steps`."""
+    bound: str = ""
+    """What its time is bound by: `arithmetic`, or `memory`."""
+    inside: tuple[str, ...] = ()
+    """Of a branch or a loop, the kernels of its bodies in words: how many of each, and what they take in a trip."""
     rounding: str = ""
     """What it rounds before it multiplies; "" where products are those of its dtype."""
     error: float | None = None
@@ -139,6 +146,11 @@ class Kernel:
     def works_for(self) -> tuple[Node, ...]:
         """The user's nodes that it computes or serves."""
         return self.nodes or self.serves
+
+    @property
+    def title(self) -> str:
+        """What it is called: its op, or what a region is around."""
+        return self.anchor or self.op
 
 
 @dataclass(frozen=True, slots=True)

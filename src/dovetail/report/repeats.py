@@ -11,10 +11,12 @@ from dovetail.report.runs import Item, find_runs, level_order
 
 
 def repeats(kernels: KernelMap, bind_time: frozenset[Value]) -> tuple[Repeat, ...]:
-    """The runs of equal blocks among the kernels of a run: the same ops and types, wired alike."""
+    """The runs of equal blocks among the kernels of a run: the same ops on the same types, wired alike."""
     listed = [k for k in kernels.kernels if k not in bind_time]
     number = {k: i for i, k in enumerate(listed)}
-    items = [Item((k.op, k.type), 0.0, 0.0, _read(k, kernels, number)) for k in listed]
+    items = [
+        Item((k.op, k.type, tuple([v.type for v in k.operands])), 0.0, 0.0, _read(k, kernels, number)) for k in listed
+    ]
     order = level_order(items)
     place = {i: at for at, i in enumerate(order)}
     ordered = [replace(items[i], operands=tuple([place[j] for j in items[i].operands])) for i in order]

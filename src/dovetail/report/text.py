@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from dovetail.dataclass import dataclass
+from dovetail.declare.cost import ASSUMED_SIZE
 from dovetail.report.compiled_text import compiled_lines
 from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.launch_text import launch_lines
@@ -73,7 +75,9 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += [*compiled_lines(report), *launch_lines(report)] if everything else []
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
-        lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))
+        first = next(iter(report.assumed_sizes))
+        asked = f"; open sizes count {ASSUMED_SIZE} each: give yours, as in --size {first}=1"
+        lines.append(line(Piece(f"estimates count {sizes}{asked}", "dim"), hang=2))
     lines.append(line(Piece(f"calibration: {report.calibration}", "dim"), hang=2))
     return shown(lines, look)
 
@@ -163,7 +167,7 @@ def _blocks(report: Record, everything: bool) -> list[Line]:
     for repeat in ranked[:most]:
         seconds = sum(took.get(name, 0.0) for copy in repeat.kernels for name in copy)
         block = repeat.kernels[0]
-        ops = ", ".join(kernels[name].op for name in block[:_MOST_OPS])
+        ops = ", ".join(kernels[name].title for name in block[:_MOST_OPS])
         more = f" and {len(block) - _MOST_OPS} more" if len(block) > _MOST_OPS else ""
         price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
         lines.append(_line("BLOCK", "note", repeat.count, f"{len(block)} kernels", price, f"   {ops}{more}"))
@@ -196,7 +200,7 @@ def _kernels(report: Record, everything: bool) -> list[Line]:
     groups: dict[tuple[str, str, bool], list[Kernel]] = {}
     for kernel in report.kernels:
         if kernel.name in took:
-            op = served(kernel.op, kernel.form if told else "")
+            op = served(kernel.title, kernel.form if told else "")
             groups.setdefault((op, kernel.type, kernel.on_host), []).append(kernel)
     spent = {key: sum(took[k.name] for k in kernels) for key, kernels in groups.items()}
     ranked = sorted(groups, key=lambda key: -spent[key])
@@ -209,17 +213,68 @@ def _kernels(report: Record, everything: bool) -> list[Line]:
         where = ", on the host" if on_host else f", {of_roofline(near, ops=[op])}" if seconds else ""
         predicted = f", predicted {time_text(sum(k.seconds for k in groups[key]))}" if measured is not None else ""
         price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
-        lines.append(_line("KERNEL", "note", len(groups[key]), op, price, f"{predicted}{where}   {type}"))
+        lines.append(_line("KERNEL", "note", len(groups[key]), op, price, f"{predicted}{where}   {short_type(type)}"))
+        inside = dict.fromkeys(", ".join(k.inside[:_MOST_OPS]) for k in groups[key] if k.inside)
+        lines += [line(" " * _MARK, Piece(f"inside: {told}", "dim"), hang=_MARK + 2) for told in inside]
     rest = ranked[most:]
     if rest and total:
         seconds = sum(spent[key] for key in rest)
         count = sum(len(groups[key]) for key in rest)
         lines.append(_others("KERNEL", "note", count, f"{time_text(seconds):>9}", seconds / total))
+    deciding = [key for key in ranked[:_MOST_DECIDING] if total and spent[key] >= _DECIDES * total and not key[2]]
+    deciding = [key for key in deciding if not any(k.inside for k in groups[key])]
+    lines += _bounds([(key[0], spent[key] / total, groups[key]) for key in deciding])
     if measured is not None:
         over = measured.overhead_seconds
         beside = f"{'':{_MARK}}{'beside kernels':<29} {time_text(over):>9} ({percent(over / measured.seconds)})"
         lines.append(line(beside, hang=_MARK))
     return lines
+
+
+def _bounds(deciding: Sequence[tuple[str, float, Sequence[Kernel]]]) -> list[Line]:
+    """What bounds the kernels that decide the time, and what would change it."""
+    told: dict[str, list[tuple[str, float]]] = {}
+    for title, share, kernels in deciding:
+        told.setdefault(_bound(title, kernels), []).append((title, share))
+    lines: list[Line] = []
+    for bound, some in told.items():
+        names = ", ".join(dict.fromkeys(title for title, _ in some))
+        head = (Piece(f"{'BOUND':<{_MARK}}", "note"), f"{percent(sum(share for _, share in some)):>4}   ")
+        lines.append(line(*head, Piece(names, "strong"), f" {bound}", hang=_MARK + 2))
+    return lines
+
+
+def _bound(title: str, kernels: Sequence[Kernel]) -> str:
+    seconds = sum(k.seconds for k in kernels)
+    if seconds and sum(k.floor_seconds for k in kernels) < _FAR * seconds:
+        return "by neither arithmetic nor memory: larger sizes would change it, or a kernel that suits these"
+    if 2 * sum(k.seconds for k in kernels if k.bound == "arithmetic") > seconds:
+        narrower = "" if "int8" in title else ", or less precision (--precision, --quantize)"
+        return f"by arithmetic: less of it would change it{narrower}"
+    return "by memory: smaller tensors would change it, or one kernel with what hands them over"
+
+
+def short_type(text: str) -> str:
+    """Types in a text, with sizes that are long expressions left out."""
+    return _TYPE.sub(_without_long_sizes, text)
+
+
+def _without_long_sizes(found: re.Match[str]) -> str:
+    if len(found[0]) <= _LONGEST_TYPE:
+        return found[0]
+    sizes = [size.strip() if len(size.strip()) <= _LONGEST_SIZE else "…" for size in _SIZE.findall(found[2])]
+    return f"{found[1]}[{', '.join(sizes)}]"
+
+
+_TYPE = re.compile(r"\b([a-z]\w*)\[([^\[\]]+)\]")
+_SIZE = re.compile(r"(?:[^,()\s]|\s(?=[^,])|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))+")
+_LONGEST_TYPE = 48
+_LONGEST_SIZE = 16
+_MOST_DECIDING = 3
+_DECIDES = 0.1
+"""The share of the time from which on a kind of kernel is said to decide it."""
+_FAR = 0.3
+"""The share of the roofline below which neither arithmetic nor memory is what bounds a kernel."""
 
 
 def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
@@ -261,7 +316,7 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
         share = f" ({percent(group.seconds / total)})" if total > 0 else ""
         price = f"costs {time_text(group.seconds)}{share}" if group.seconds else "would not pay"
         lines.append(_line("MISSED", "warn", group.count, rule, price, _places(group.places)))
-        message = ", ".join(fold_names(group.messages))
+        message = short_type(", ".join(fold_names(group.messages)))
         lines.append(line(" " * _MARK, Piece(reason, "strong"), f": {message}", hang=_MARK + 2))
         lines += [
             line(" " * _MARK, Piece(f"hint: {hint} (gains {time_text(gain)})", "note"), hang=_MARK + 2)
@@ -360,7 +415,7 @@ def _apart(report: Record, everything: bool) -> list[Line]:
 def _line(mark: str, tone: Tone, count: int, name: str, price: str, more: str = "") -> Line:
     """A line of the summary: what, how often, of which rule or op, its price, and where."""
     head = (Piece(f"{mark:<{_MARK}}", tone), f"{count:4} × ", Piece(f"{name:<22} ", "strong"))
-    return line(*head, price, more, hang=_MARK + 2)
+    return line(*head, short_type(price), short_type(more), hang=_MARK + 2)
 
 
 def _others(mark: str, tone: Tone, count: int, price: str, share: float | None = None) -> Line:

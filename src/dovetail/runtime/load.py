@@ -20,6 +20,8 @@ from dovetail.runtime.vocabulary import vocabulary
 from dovetail.sanitize import sanitize
 
 MOST_TEXT_BYTES = 1 << 30
+SAVED_PROGRAM = b"DOVEPROG"
+"""How files of programs begin."""
 _GGUF = b"GGUF"
 _LANGUAGE = "dovetail.language.LanguageModel reads it, and so do dovetail chat, generate, serve and perplexity"
 
@@ -92,9 +94,11 @@ def load(
         if fixed:
             raise OptionError(f"{shown} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:
-            start = stream.read(len(MAGIC))
+            start = stream.read(max(len(MAGIC), len(SAVED_PROGRAM)))
         if start.startswith(_GGUF):
             raise LoadError(f"{shown} is a GGUF file, a language model and no graph", hint=_LANGUAGE)
+        if start == SAVED_PROGRAM:
+            raise LoadError(f"{shown} is a saved program and no graph", hint="dovetail.Program.load(path) reads it")
         if start == MAGIC:
             with phase("read"):
                 return serial.load(file, vocabulary(ops))

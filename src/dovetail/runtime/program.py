@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 
@@ -45,6 +46,7 @@ from dovetail.runtime.placement import (
 )
 from dovetail.runtime.quantize import Quantized
 from dovetail.runtime.reports import Reports
+from dovetail.settings import Settings, SettingsOptions, settings_of
 from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
 from dovetail.targets.runtime.arrays.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.building.lru import LRU
@@ -480,6 +482,31 @@ class Program:
         kept = self._signature if self.plan.symbols else self._declared
         return check_params(params, self._signature, kept, self._inputs)
 
+    def save(
+        self, path: str | os.PathLike[str], *, isa: str | Sequence[str] = "native", settings: Settings | None = None
+    ) -> None:
+        """Write machine code, plan and packed weights to one file, which `Program.load` reads without LLVM and onnx.
+
+        `isa` names sets of instructions: "native" is all that this processor has, "avx512", "avx2" and "sse" are for
+        every processor that has these. A file with several is loaded by what fits best.
+        """
+        from dovetail.runtime.saved import save_program  # few programs are saved
+
+        self._refuse_unbound(self._binding)
+        isas = isa.split("+") if isinstance(isa, str) else list(isa)
+        save_program(path, self.plan, self._binding.params, isas, settings or settings_of({}, os.environ))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], **options: Unpack[SettingsOptions]) -> Program:
+        """The program in a file that `save` wrote, with its weights mapped; keywords are fields of `Settings`.
+
+        A file holds machine code: load those alone that you trust.
+        """
+        from dovetail.runtime.saved import load_parts
+
+        plan, runner = load_parts(path, settings_of(options, os.environ))
+        return SavedProgram(plan, _Bound(runner), any_size=True)
+
     def _repr_html_(self) -> str:
         """The program in a notebook: its inputs, its outputs and the summary of its report."""
         rows = [
@@ -494,6 +521,48 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<program {self.graph.name} for {self.plan.target}: {len(self.plan.steps)} steps>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """An executable whose parameters are bound for good."""
+
+    runner: Runner
+
+    def bind(self, params: Mapping[str, Array]) -> Runner:
+        """What runs it."""
+        return self.runner
+
+
+class SavedProgram(Program):
+    """A program from a file: it runs, and has neither its weights as they were nor a graph to compile again."""
+
+    @property
+    def params(self) -> Mapping[str, Array]:
+        """A file has packed weights alone."""
+        raise _without("parameters in their own layout")
+
+    @property
+    def report(self) -> Report:
+        """A file has no report."""
+        raise _without("report")
+
+    def bind(self, params: Mapping[str, Array]) -> Program:
+        """A file has its weights packed."""
+        raise _without("parameters to bind anew")
+
+    def save(
+        self, path: str | os.PathLike[str], *, isa: str | Sequence[str] = "native", settings: Settings | None = None
+    ) -> None:
+        """A file is copied, not saved again."""
+        raise _without("parameters to pack again: copy the file")
+
+
+def _without(what: str) -> BindError:
+    return BindError(
+        f"a program from a file has no {what}",
+        hint="compile the model for it: the file has machine code, the plan and packed weights alone",
+    )
 
 
 __all__ = ["MOST_SPECIALIZED", "Executable", "Program", "Runner", "Signature", "Specializer", "TensorSpec"]

@@ -45,7 +45,7 @@ def random_inputs(graph: Graph, given: Mapping[str, Array] | None = None, *, see
         name = str(value.attrs["name"])
         feeds[name] = given[name] if name in given else random_array(value, sizes, np.random.default_rng((seed, place)))
     missing = any(str(v.attrs["name"]) not in graph.params for v in graph.parameters)
-    weights = random_weights(graph, seed) if missing else {}
+    weights = random_weights(graph, seed, sizes) if missing else {}
     return RandomInputs(feeds, {n: a for n, a in weights.items() if n not in graph.params}, sizes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from dovetail.declare.cost import Machine, Peak, Reach
 from dovetail.errors import UnsupportedError
@@ -34,6 +35,13 @@ def target_named(name: str | Target) -> Target:
     return import_module(f"dovetail.targets.{name}.target").TARGET
 
 
+def shipping_of(name: str, *, writing: bool) -> Any:
+    """What writes, or reads, the parts of saved programs of a target."""
+    if name != "cpu":
+        raise UnsupportedError(f"programs for {name} cannot be saved", hint='compile with target="cpu"')
+    return import_module(f"dovetail.targets.{name}.{'shipping' if writing else 'shipped'}")
+
+
 def every_target() -> tuple[Target, ...]:
     """Every target."""
     return tuple(map(target_named, NAMES))
@@ -61,5 +69,6 @@ __all__ = [
     "Target",
     "evaluate_values",
     "every_target",
+    "shipping_of",
     "target_named",
 ]

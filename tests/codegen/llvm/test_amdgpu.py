@@ -116,6 +116,7 @@ def test_cases_do_what_the_graph_means(name: str) -> None:
         check(case, in_lockstep(case, feeds, device=DEVICES["gfx942"]), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=f"LLVM makes no code for AMD GPUs: {missing()}")
 @pytest.mark.parametrize("architecture", DEVICES)
 @pytest.mark.parametrize("name", FAMILIES)

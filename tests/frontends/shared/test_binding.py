@@ -18,6 +18,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.frontends.onnx.build import assert_like_onnxruntime, model, node
 
 
+@pytest.mark.slow
 def test_what_binds_a_size_is_kept() -> None:
     m = model(
         ["NonZero x -> p", "Shape p -> s", node("Unique x -> u"), "Size u -> n"], {"x": f32["a", "b"]}, ["s", "n"]

@@ -91,6 +91,7 @@ def test_polygamma_is_the_slope_of_the_one_before(order: int) -> None:
     np.testing.assert_allclose(computed("polygamma.default", x, before=(order,)), (high - low) / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_zeta() -> None:
     x, q = np.array([2.0, 4.0, 3.0, 1.0, 0.5, 2.5, 2.0]), np.array([1.0, 1.0, -0.5, 1.0, 1.0, -0.5, -3.0])
     known = [math.pi**2 / 6, math.pi**4 / 90, -8 + 8 + sum((k + 1.5) ** -3.0 for k in range(200000))]

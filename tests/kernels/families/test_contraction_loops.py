@@ -22,6 +22,7 @@ WINDOWS: list[dict[str, Any]] = [
 """The last one has taps that see nothing but padding."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, u8, i32, i64])
 @pytest.mark.parametrize("attrs", WINDOWS)
 def test_convolutions_of_whole_numbers_are_exact(dtype: DType, attrs: dict[str, Any]) -> None:
@@ -30,6 +31,7 @@ def test_convolutions_of_whole_numbers_are_exact(dtype: DType, attrs: dict[str, 
     same_bits(runner, {"x": numbers(dtype, 2, 10, 7, 9), "w": numbers(dtype, 6, 5, 3, 2, seed=1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 def test_convolutions_over_three_axes(dtype: DType) -> None:
     x, w, b = input("x", dtype["n", 3, "d", 5, 6]), input("w", dtype[4, 3, 2, 3, 3]), input("b", dtype[4, 1, 1, 1])

@@ -22,6 +22,7 @@ def drawn(size: int, *shape: int, dtype: DType = i64, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(least, size, shape).astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_rows_of_every_dtype(dtype: DType) -> None:
     x, i = input("x", dtype[9, 5]), input("i", i64[2, 3])
@@ -81,6 +82,7 @@ def refused(made: Value, feeds: dict[str, Array], threads: int = 2) -> None:
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [5, -6, 2**40, -(2**63)])
 def test_an_index_out_of_range_raises(bad: int) -> None:
     x, i = input("x", f32[5, 3]), input("i", i64[4])

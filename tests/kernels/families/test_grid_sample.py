@@ -58,6 +58,7 @@ def test_one_code_for_every_size(
     check(Graph.of(sampled), feeds(n, c, image, places), kernel="grid_sample")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f64])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_dtypes(dtype: DType, mode: Literal["linear", "cubic"]) -> None:

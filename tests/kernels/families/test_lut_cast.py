@@ -23,6 +23,7 @@ def test_from_every_pattern(source: DType) -> None:
     same_bits(compiled(made), {"x": patterns.view(source.numpy)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [f16, bf16, f32, bool_, *(d for d in INTEGERS if d.bits <= 16)], ids=str)
 def test_to_every_narrow_type(source: DType) -> None:
     x = input("x", source["n"])

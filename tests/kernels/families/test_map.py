@@ -33,6 +33,7 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     same_bits(compiled((x - y) / (x * x)), {"x": normal(*shape), "y": normal(*shape, seed=1)})
 
 
+@pytest.mark.slow
 def test_operands_broadcast() -> None:
     x, row, column, one = (input(n, f32[s]) for n, s in (("x", (5, 6, 7)), ("r", (7,)), ("c", (6, 1)), ("o", ())))
     y = ops.maximum(x - row, column) / one

@@ -180,6 +180,7 @@ def test_one_thread_and_two_write_the_same() -> None:
     assert one.tobytes() == two.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_squares_for_vectors_of_every_width(lanes: int) -> None:
     x = input("x", f32[2, 70, 3, 130])

@@ -35,6 +35,7 @@ def enlarged(**attrs: Any) -> Graph:
     return Graph.of(ops.resize(input("x", f32[2, 3, 7, 10]), axes=(-2, -1), **attrs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest(coordinates: str, rounding: str) -> None:

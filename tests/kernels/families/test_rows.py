@@ -205,6 +205,7 @@ def test_nan_and_infinities(dtype: DType) -> None:
     near(compiled(outputs), {"x": found})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "axes"), [((3, 0), (-1,)), ((0, 3), (-1,)), ((0, 3), (-2,)), ((2, 0, 3), (-2,))])
 def test_nothing_to_reduce(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = x_of(*shape)
@@ -244,6 +245,7 @@ def test_long_sums_stay_near() -> None:
     np.testing.assert_allclose(got, np.float32(0.1), rtol=near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [-1e9, float(np.finfo(np.float32).min), -np.inf, -95.0])
 def test_masked_rows(hidden: float) -> None:
     """Weights that are nothing, or nearly so, beside one that is not."""

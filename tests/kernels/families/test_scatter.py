@@ -46,6 +46,7 @@ def test_combined_in_every_dtype(dtype: DType, way: Combine) -> None:
     near(compiled(made), {**feeds, "r": drawn(6, 40, 1).astype(np.int32)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["none", "add"])
 @pytest.mark.parametrize("axis", [-1, -2, -3])
 def test_fewer_indices_than_lanes(axis: int, way: Combine) -> None:
@@ -96,6 +97,7 @@ def test_a_sum_is_rounded_once() -> None:
     assert same_bits(compiled(made), feeds)["y"].tolist() == [2**24 + 300]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [5, -6])
 def test_an_index_out_of_range_raises(bad: int) -> None:
     x, i, u = input("x", f32[5, 3]), input("i", i64[2, 3]), input("u", f32[2, 3])

@@ -70,6 +70,7 @@ def test_how_many_is_known_later() -> None:
         same_bits(runner, {"x": odd(f32, m, n), "y": np.zeros(count, np.float32)})
 
 
+@pytest.mark.slow
 def test_strided_lanes() -> None:
     x = ops.flip(ops.permute(input("x", f32[37, 4]), order=(-1, -2)), axes=(-1,))
     same_bits(compiled({**both(ops.sort(x)), **both(ops.top_k(x, k=3), "best_")}), {"x": odd(f32, 37, 4)})

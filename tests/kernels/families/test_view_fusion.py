@@ -56,6 +56,7 @@ def test_rope_of_heads_where_they_lie() -> None:
         near(runner, {"x": normal(s, 256), "c": normal(s, 64), "n": normal(s, 64, seed=1)})
 
 
+@pytest.mark.slow
 def test_merged_axes_that_do_not_lie_densely() -> None:
     x, b = input("x", f32["h", "s", 16]), input("b", f32["s", "n"])
     rows = ops.merge(ops.permute(x, order=(-2, -3, -1)), axis=-1)
@@ -100,6 +101,7 @@ def test_borders_that_no_algebra_orders_stay_on_the_host() -> None:
         near(native.bind({}), {"x": normal(a, 4), "y": normal(b, 4)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "tf_half_pixel_for_nn", "pytorch_half_pixel"])
 @pytest.mark.parametrize("rounding", ["floor", "round_prefer_floor", "ceil"])
 @pytest.mark.parametrize("factor", [2, 3])

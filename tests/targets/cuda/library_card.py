@@ -100,7 +100,7 @@ def drawn_as(value: Value, sizes: Mapping[str, int]) -> Array:
     return drawn(value.dtype, shape, 1)
 
 
-def linear(dtype: DType = f32, rows: int = 24, depth: int = 32, columns: int = 40) -> tuple[Value, Value]:
+def linear(dtype: DType = f32, rows: int = 24, depth: int = 8, columns: int = 40) -> tuple[Value, Value]:
     return input("x", dtype[rows, depth]), param("w", dtype[depth, columns])
 
 

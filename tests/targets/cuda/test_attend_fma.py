@@ -196,6 +196,7 @@ def test_programs_keep_attentions_that_have_a_kernel(value: Value, is_fused: boo
     assert not any([kernels == () for _, kernels in steps]), "what a claim keeps has a kernel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "d", "heads", "call", "taken"),
     [

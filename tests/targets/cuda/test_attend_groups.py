@@ -135,6 +135,7 @@ def test_other_attentions_multiply_by_warps(value: Value, device: GpuDevice) -> 
     assert not _is_by_group(value, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "keep", "causal"])
 def test_lone_blocks_go_through_one_round_of_keys_with_twice_the_warps(name: str) -> None:
     """As the few heads of a ViT: 16 queries to a block, and 32 keys to a warp."""

@@ -65,6 +65,7 @@ def test_keys_and_values_of_f16_are_read_as_they_are(keys: int, heads: int, shar
     assert [line for line in device.log if line.startswith("launch")] == ["launch attend_row"]
 
 
+@pytest.mark.slow
 def test_one_block_takes_all_keys_of_a_head_where_heads_are_many() -> None:
     """More keys than its warps have at a time."""
     found, wanted, device = _run(70, 2, 1, "keep", multiprocessors=1)

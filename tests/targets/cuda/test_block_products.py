@@ -49,6 +49,7 @@ def test_one_row_with_blocks_of_every_format(kind: str) -> None:
     assert [line for line in device.log if line.startswith("launch")] == ["launch contract"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "columns", "depth"), [("q8_0", 9, 96), ("q4_1", 17, 160)])
 def test_several_rows_with_columns_and_blocks_that_lanes_do_not_share_evenly(
     kind: str, columns: int, depth: int
@@ -76,6 +77,7 @@ def test_both_streams_of_a_gate_read_blocks() -> None:
     assert program.report.count("swiglu") == 1
 
 
+@pytest.mark.slow
 def test_projections_of_one_row_are_one_product_of_joined_blocks() -> None:
     blocks = [random_blocks("q8_0", columns, 64, columns) for columns in (16, 8)]
     builder = dovetail.Builder("joined")
@@ -100,6 +102,7 @@ def test_the_card_holds_the_bytes_of_the_file() -> None:
     assert blocks.nbytes <= held < blocks.nbytes + 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["q8_0", "q6_k", "iq4_xs"])
 def test_programs_with_blocks_are_kept_for_other_processes(kind: str, tmp_path: Path) -> None:
     """Kernels come from the store, and pack blocks as before."""

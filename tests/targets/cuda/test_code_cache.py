@@ -87,6 +87,7 @@ def test_a_damaged_entry_is_made_anew(kind: str, damage: str, tmp_path: Path) ->
     check(compiled(device, tmp_path))
 
 
+@pytest.mark.slow
 def test_code_that_the_driver_refuses_is_assembled_by_it(tmp_path: Path) -> None:
     device = SimulatedDriver()
     device.library.fail["cuLinkComplete"] = 218
@@ -121,6 +122,7 @@ def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Pat
     assert newer.compiled == 0
 
 
+@pytest.mark.slow
 def test_layers_share_kernels() -> None:
     device = SimulatedDriver()
     program = dovetail.compile(layered(), target=target_of(device), cache="off")

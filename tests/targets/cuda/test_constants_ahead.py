@@ -45,6 +45,7 @@ def _copied(made: GpuKernel) -> set[str]:
     return {str(made.bindings[name].attrs["name"]) for name in sources}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "width", "dtype"), [(16, 384, f16), (70, 200, bf16), (3, 4096, f32)])
 def test_a_norm_has_its_gains_early(rows: int, width: int, dtype: DType) -> None:
     graph = _normed(rows, width, dtype)

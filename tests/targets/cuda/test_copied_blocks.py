@@ -52,6 +52,7 @@ def _copied_product(kind: str, columns: int, depth: int) -> int:
     return copying
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "columns", "depth"),
     [

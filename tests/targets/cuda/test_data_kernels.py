@@ -87,6 +87,7 @@ def test_scans(dtype: DType, shape: tuple[int | str, ...], axis: int, sizes: dic
     run(outputs, near_one(feeds))
 
 
+@pytest.mark.slow
 def test_scans_keep_nan_and_infinity() -> None:
     outputs = scans(input("x", f32[2, 60]), -1)
     x = np.ones((2, 60), np.float32)
@@ -122,6 +123,7 @@ def awkward(dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.abs(x).astype(dtype.numpy) if dtype.kind == "uint" else x.astype(dtype.numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "sizes", "k"),
@@ -263,6 +265,7 @@ def test_an_update_of_a_donated_input_copies_nothing(reduction: str, count: int)
     assert_close(found["y"], expected, f32)
 
 
+@pytest.mark.slow
 def test_an_index_out_of_range_is_an_error() -> None:
     for reduction, count in (("none", 10), ("none", 300), ("add", 10)):
         value = scattered(f32, count, reduction)["parts"]

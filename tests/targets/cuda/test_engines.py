@@ -94,6 +94,7 @@ def test_an_attention_is_told_with_every_engine() -> None:
     assert all([row.reason for row in rows if not row.taken])
 
 
+@pytest.mark.slow
 def test_a_step_is_of_one_kind() -> None:
     """Of those that fused ops and regions may be."""
     x = x_of(f32, 64, 128, name="x")

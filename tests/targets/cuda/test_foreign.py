@@ -224,6 +224,7 @@ def test_what_a_run_overwrites_is_writable_and_aligned() -> None:
         np.testing.assert_allclose(now, w[1:] - 0.5 * count * g[1:], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [itself, Interface], ids=["dlpack", "interface"])
 def test_an_array_that_is_not_aligned_is_copied_on_the_device(wrap: Callable[[Tensor], Any]) -> None:
     """Rows of 12 bytes without the first: a view that other libraries make without a thought."""

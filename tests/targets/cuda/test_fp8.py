@@ -75,6 +75,7 @@ def test_instructions_and_tables_give_equal_numbers(eight: DType, wide: DType) -
         np.testing.assert_array_equal(_bits(found), _bits(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_90a", "sm_100"])
 def test_they_assemble_everywhere(architecture: str, tmp_path: Path) -> None:
     device = replace(AMPERE if architecture in ("sm_80", "sm_89") else H200, architecture=architecture)

@@ -33,6 +33,7 @@ def compiled(function: Callable[[Value, Value], Value], dtype: DType) -> Program
     return compile(Graph.of({"y": value}), target=target_of(SimulatedDriver()), cache="off")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LACKING)
 def test_the_host_computes_the_function_and_kernels_the_steps_around_it(name: str) -> None:
     program = compiled(LACKING[name], f64)

@@ -205,6 +205,7 @@ def test_small_steps_share_a_launch(name: str) -> None:
     _judged(CHAINS[name])
 
 
+@pytest.mark.slow
 def test_stages_that_need_nothing_of_each_other_do_not_wait() -> None:
     x, y = input("x", f32[4, 64]), input("y", f32[4, 64])
     rows = [library.rms_norm(v, param(f"gain{i}", f32[64]), eps=1e-6) for i, v in enumerate((x, y))]

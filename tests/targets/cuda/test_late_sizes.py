@@ -94,6 +94,7 @@ def test_donated_inputs_are_written() -> None:
     assert found is given["x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trips", [5, 70, "n"])
 def test_loops_that_are_not_unrolled_run_on_the_host(trips: int | str) -> None:
     """A scan of a few trips becomes kernels; a longer one, and one of any length, is a step of the host."""

@@ -58,6 +58,7 @@ def _between(dtype: DType = bf16) -> Value:
     return between.between(64, 64, 136, 72, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tile")
 def test_norms_between_products_are_told() -> None:
     ((rows),) = _told(Graph.of({"y": _between()}), between.DEVICE, "rms_norm")

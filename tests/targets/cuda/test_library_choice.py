@@ -47,6 +47,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return card_with_library(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_decision_is_kept_for_later_processes(card: Card, tmp_path: Path) -> None:
     graph = biased()
     bound(card, graph, tmp_path)
@@ -61,6 +62,7 @@ def test_a_decision_is_kept_for_later_processes(card: Card, tmp_path: Path) -> N
     assert "cublasLtMatmulAlgoGetHeuristic" in card.library.calls
 
 
+@pytest.mark.slow
 def test_a_slower_library_is_not_taken_and_not_loaded_again(card: Card, tmp_path: Path) -> None:
     card.library.seconds = 1.0
     graph = biased()
@@ -82,6 +84,7 @@ def test_five_percent_decide(card: Card) -> None:
         assert (found.algorithm is not None) == taken == (found.refused is None)
 
 
+@pytest.mark.slow
 def test_the_report_tells_both_times(card: Card, tmp_path: Path) -> None:
     program, _ = bound(card, biased(), tmp_path)
     lt, ours = rows(program)
@@ -91,6 +94,7 @@ def test_the_report_tells_both_times(card: Card, tmp_path: Path) -> None:
     assert f"LAUNCHES 1 × linear cublaslt: {lt.found}" in told
 
 
+@pytest.mark.slow
 def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cache, condition in (("off", "there_is_a_cache"), (str(tmp_path), "a_bind_measured_it")):
         (row,) = rows(card.compile(biased(), cache, "auto"))
@@ -103,6 +107,7 @@ def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monke
     assert row.condition == "the_library_is_installed" and "dovetail-ml[cublas]" in row.hint
 
 
+@pytest.mark.slow
 def test_off_is_off(card: Card, tmp_path: Path) -> None:
     bound(card, biased(), tmp_path)
     card.library.calls.clear()
@@ -111,12 +116,14 @@ def test_off_is_off(card: Card, tmp_path: Path) -> None:
     assert card.launches() == ["contract"] and not card.library.calls
 
 
+@pytest.mark.slow
 def test_without_a_cache_nothing_is_measured_unless_all_is(card: Card) -> None:
     for tune in ("auto", "off"):
         bound(card, biased(), tune=tune)
     assert not card.library.calls
 
 
+@pytest.mark.slow
 def test_auto_measures_no_short_product(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (library_choice, library_considered):
         monkeypatch.setattr(module, "LEAST_SECONDS", 1e-5)

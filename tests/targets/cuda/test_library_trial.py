@@ -176,7 +176,7 @@ def test_a_larger_program_has_its_own_decision(card: Card, tmp_path: Path, monke
     """The same product where L2 holds all weights, and where it does not."""
     for name in ("MOST_COPIES", "MOST_RUNS"):
         monkeypatch.setattr(library_trial, name, 1)
-    x, w = linear()
+    x, w = linear(depth=32)
     with_l2(card, 20_000)
     for numbers, decisions in ((TABLE, 1), (TABLE + 1, 1), (2 * TABLE, 2)):
         program, _ = bound(card, with_table(library.gelu(x @ w), numbers), tmp_path)

@@ -74,6 +74,7 @@ def test_other_addresses_update_the_graph(device: Driver) -> None:
         assert device.log.count("cuGraphExecKernelNodeSetParams_v2") > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [0, 1, 2, 5])
 def test_runs_with_the_same_arrays_enqueue_one_graph(device: Driver, held: int) -> None:
     program = compiled(scaled(), device)
@@ -96,6 +97,7 @@ def test_runs_with_the_same_arrays_enqueue_one_graph(device: Driver, held: int) 
         check(found[0], x, y)
 
 
+@pytest.mark.slow
 def test_arrays_that_change_or_are_freed_are_seen(device: Driver) -> None:
     program = compiled(scaled(), device)
     x, y = numbers(3, 24), numbers(3, 24)
@@ -184,6 +186,7 @@ def test_programs_and_streams_keep_their_order(device: Driver) -> None:
         check(b, expected(x, y)["y"].astype(np.float32), y)
 
 
+@pytest.mark.slow
 def test_threads_run_one_program_at_once(device: Driver) -> None:
     program = compiled(scaled(), device)
     wrong: list[BaseException] = []

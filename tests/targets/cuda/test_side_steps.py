@@ -49,6 +49,7 @@ def _feeds(ids: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"ids": ids, "seen": seen}, {"words": words}
 
 
+@pytest.mark.slow
 def test_a_mask_is_a_block_more_of_the_launch_before() -> None:
     first, *rest = _kernels(_embedded())
     assert first.name == "gather_and_map" and first.launch is not None and first.launch.grid == HEADS + 1

@@ -41,6 +41,7 @@ def test_a_gemm_of_tf32(sizes: tuple[int, int, int], turned: bool) -> None:
     check(case, in_lockstep(case, feeds, device=TF32), feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["along_columns", "along_k"])
 def test_it_is_multiplied_by_tensor_cores(turned: bool) -> None:
     graph = Graph.of(_product(128, 256, 64, turned=turned).outputs)

@@ -37,6 +37,7 @@ def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: A
     assert "1 × matmul" in line and "gemm raised IndexError: tuple index out of range: another kernel takes it" in line
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
     """Its template offers it, and raises when it is asked for its code."""
 
@@ -55,6 +56,7 @@ def test_a_kernel_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch
     assert "raised TypeError: no code: another kernel takes it" in str(program.report)
 
 
+@pytest.mark.slow
 def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
     monkeypatch: pytest.MonkeyPatch, x: Any
 ) -> None:

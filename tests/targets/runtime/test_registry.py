@@ -33,6 +33,7 @@ from tests.targets.runtime.test_serial import plan
 CLASSICAL = sorted((Path(__file__).parents[2] / "data" / "sklearn").glob("*.onnx"))
 
 
+@pytest.mark.slow
 def test_records_of_a_convolution_with_further_steps_are_registered() -> None:
     """Sizes that are known late keep the tilers of all variants, which hold the steps."""
     x, w = input("x", f32[1, 64, "h", "w"]), param("w", f32[64, 64, 3, 3])

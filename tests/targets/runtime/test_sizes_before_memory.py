@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail import Graph, ops
 from dovetail.dtypes import f32
 from dovetail.errors import BindError
 from dovetail.frontends.onnx import import_model
+from dovetail.ir.dim import symbol
 from tests.frontends.onnx.build import model, node
 
 COUNT: list[Any] = [node("ReduceSum x -> s", keepdims=0), node("Cast s -> n0", to=7), "Reshape n0 one -> n"]
@@ -52,3 +54,15 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(
     with pytest.raises(BindError, match="counting up to"):
         program(x=np.array([2.0**50], np.float32))
     program(x=np.array([3.0], np.float32))
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+@pytest.mark.parametrize("size", [2**61, 2**62])
+def test_a_result_of_more_elements_than_numpy_has_is_refused(size: int, target: str) -> None:
+    """One number repeated takes four bytes, and its copy takes more than there are: also where no view has so many."""
+    for whole in (size, symbol("n") * (size // 4)):
+        one = ops.unsqueeze(dovetail.input("x", f32[()]), axes=(-1,))
+        graph = Graph.of({"y": ops.expand(one, axis=-1, size=whole), "n": dovetail.input("n", f32["n"])})
+        program = dovetail.compile(graph, target=target, cache="off")
+        with pytest.raises(BindError, match=f"takes {4 * size:,} bytes"):
+            program.run({"x": np.array(1, np.float32), "n": np.ones(4, np.float32)})

@@ -202,7 +202,8 @@ def _plan_view(lowered: Lowered, plan: Plan, homes: _Homes, words: Words, rooms:
         thing = Thing(draft.names[value], value.op.name, type, where, family, number, room, fused)
         late = phases[value] == "bind"
         shape = rooms.shapes[room]
-        item = Item((room, type, late), shape.width, shape.height, draft.read_by(value.operands), late)
+        read = tuple([v.type for v in value.operands])
+        item = Item((room, type, read, late), shape.width, shape.height, draft.read_by(value.operands), late)
         draft.add(value, thing, item)
     return draft.finish("plan", words, LANE)
 

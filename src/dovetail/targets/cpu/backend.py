@@ -29,13 +29,13 @@ BACKEND = Backend("cpu", _select, _loops, _CODE, BUILT_IN, RECORDS)
 """This machine."""
 
 
-def backend_for(device: CpuDevice) -> Backend:
-    """Kernels of another processor, to look at: their code does not run here."""
+def backend_for(device: CpuDevice, code: CodeCache = _CODE) -> Backend:
+    """Kernels of another processor, to look at or to save: their code does not run here."""
 
     def select(step: Step, locations: TensorLocations) -> Job | None:
         return make_job(step, locations, device, BUILT_IN)
 
-    return Backend("cpu", select, lambda: loops_of(device), _CODE, BUILT_IN, RECORDS)
+    return Backend("cpu", select, lambda: loops_of(device), code, BUILT_IN, RECORDS)
 
 
 def lacks_bf16() -> str:

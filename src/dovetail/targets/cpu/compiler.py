@@ -12,6 +12,7 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
 from dovetail.targets.cpu.cores import available_threads
+from dovetail.targets.cpu.isa import Host
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.runtime.building.code_cache import shared_module
 from dovetail.targets.runtime.building.compiler import Module
@@ -22,7 +23,9 @@ _PLACEHOLDER = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class LlvmCompiler:
-    """Compiles LLVM text for this machine."""
+    """Compiles LLVM text for this machine, or for another whose code is not loaded."""
+
+    here: Host | None = None
 
     @property
     def threads(self) -> int:
@@ -38,7 +41,9 @@ class LlvmCompiler:
         return *map(shared_module, kernel.shared), own
 
     def compile(self, module: Module, store: CodeStore | None) -> bytes:
-        return machine_code(module.text, vectorize=module.vectorize, optimize=module.optimize, store=store)
+        return machine_code(
+            module.text, vectorize=module.vectorize, optimize=module.optimize, store=store, here=self.here
+        )
 
     def load(self, objects: Sequence[bytes]) -> Compiled:
         return load(objects)

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from functools import cache
 from pathlib import Path
 
 from dovetail.kernels.device import Caches
+
+
+def is_arm() -> bool:
+    """Whether the processor is an ARM of 64 bits."""
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
+@cache
+def x86_features() -> frozenset[str]:
+    """What Linux lists of an x86 processor, in letters and digits alone: avx512vnni, bmi1."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    listed = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), list[str]())
+    return frozenset(word.replace("_", "") for word in listed)
 
 
 def available_threads() -> int:

@@ -11,7 +11,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.kernels.device import CAPABILITIES, Capability, CpuDevice
 from dovetail.settings import ISA
-from dovetail.targets.cpu.cores import arm_features, available_threads, data_caches
+from dovetail.targets.cpu.cores import arm_features, available_threads, data_caches, is_arm, x86_features
 from dovetail.targets.cpu.tile_permission import tile_state, without_tiles
 from dovetail.targets.runtime.building.llvm_calls import llvm
 
@@ -114,6 +114,31 @@ def host() -> Host:
     triple = llvm.get_process_triple()
     asked = os.environ.get(ISA, "")
     return restricted(triple, asked, features) if asked else _whole(triple, features)
+
+
+_IN_CPUINFO: Mapping[str, str] = MappingProxyType({"bmi": "bmi1", "lzcnt": "abm", "sse3": "pni", "64bit": "lm"})
+"""Features that Linux lists by another name than LLVM's."""
+NATIVE = "native"
+"""The name of all that this machine has."""
+
+
+def host_of(name: str) -> Host:
+    """The machine that a set of instructions makes, for code that may run elsewhere."""
+    if name == NATIVE:
+        return host()
+    known = _ARM if is_arm() else _X86
+    if name not in known:
+        raise OptionError(f"there is no set of instructions {name!r}", hint=f"use {', '.join([*known, NATIVE])}")
+    initialize()
+    return restricted(llvm.get_process_triple(), name, dict.fromkeys(known[name].needs, True))
+
+
+def needs_of(here: Host) -> tuple[str, ...]:
+    """What Linux has to list of a processor that runs the code of a machine."""
+    words = [word[1:] for word in here.features.split(",") if word.startswith("+")]
+    listed = {_IN_CPUINFO.get(word, "".join(filter(str.isalnum, word))) for word in words}
+    known = {_IN_CPUINFO.get(word, word) for isa in _X86.values() for word in isa.needs}
+    return tuple(sorted(listed & (x86_features() | known)))
 
 
 def has_tiles() -> bool:

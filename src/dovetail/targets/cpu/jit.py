@@ -43,13 +43,20 @@ def compile_text(
     return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
 
 
-def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, store: CodeStore | None = None) -> bytes:
-    """The object file of a module: from the store, or compiled and put there."""
-    key = None if store is None else code_key(text, vectorize=vectorize, optimize=optimize)
+def machine_code(
+    text: str,
+    *,
+    vectorize: bool = True,
+    optimize: bool = True,
+    store: CodeStore | None = None,
+    here: Host | None = None,
+) -> bytes:
+    """The object file of a module: from the store, or compiled and put there. `here` may be another machine."""
+    key = None if store is None else code_key(text, vectorize=vectorize, optimize=optimize, here=here)
     kept = None if store is None or key is None else store.get(key)
     if kept is not None:
         return kept
-    code = emit(text, vectorize=vectorize, optimize=optimize, here=host())
+    code = emit(text, vectorize=vectorize, optimize=optimize, here=here or host())
     if store is not None and key is not None:
         store.put(key, code)
     return code
@@ -85,24 +92,24 @@ def _loaded(objects: Iterable[bytes]) -> Compiled:
         return Compiled(engine)
 
 
-def code_key(text: str, *, vectorize: bool, optimize: bool) -> StoreKey:
+def code_key(text: str, *, vectorize: bool, optimize: bool, here: Host | None = None) -> StoreKey:
     """The key of machine code in the store."""
     return StoreKey(
         "code",
         {
             "text": hashlib.blake2b(text.encode(), digest_size=20).hexdigest(),
             "passes": f"optimize={optimize} vectorize={vectorize}",
-            **toolchain(),
+            **toolchain(here),
         },
     )
 
 
 @cache
-def toolchain() -> Mapping[str, str]:
+def toolchain(there: Host | None = None) -> Mapping[str, str]:
     """What decides the machine code of a text: the processor, LLVM and this package."""
     import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 
-    here = host()
+    here = there or host()
     return {
         "host": f"{here.triple} {here.cpu} {here.vector_bits}",
         "features": hashlib.blake2b(here.features.encode(), digest_size=8).hexdigest(),

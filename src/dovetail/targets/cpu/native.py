@@ -23,7 +23,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.cpu.threads.pool import thread_pool
 from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
 from dovetail.targets.runtime.arrays.array_library import NUMPY, ArrayLibrary
@@ -33,8 +33,9 @@ from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.arrays.memory_limit import check_fits
 from dovetail.targets.runtime.arrays.page_advice import reserve
 from dovetail.targets.runtime.building.build import Built, build, realigned
+from dovetail.targets.runtime.building.compiler import LoadedCode
 from dovetail.targets.runtime.building.lru import LRU
-from dovetail.targets.runtime.building.packed_weights import PackedWeights, needed_steps
+from dovetail.targets.runtime.building.packed_weights import PackedWeights, PackKey, needed_steps
 from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.runtime.calls.launch_frame import Frame, Section, make_frame, sections
 from dovetail.targets.runtime.calls.prepared_call import PreparedCalls, RunPrepared, Shapes, can_prepare
@@ -50,12 +51,21 @@ class NativeGraph:
     """A plan with the code of its kernels."""
 
     def __init__(
-        self, plan: Plan, *, threads: int | None = None, store: CodeStore | None = None, built: Built | None = None
+        self,
+        plan: Plan,
+        *,
+        threads: int | None = None,
+        store: CodeStore | None = None,
+        built: Built | None = None,
+        pool_code: LoadedCode | None = None,
     ) -> None:
-        """`store` has machine code of other processes; `built` is this plan as one of them compiled it."""
+        """`store` has machine code of other processes; `built` is this plan as one of them compiled it.
+
+        `pool_code` is that of the thread pool, from a program that was saved.
+        """
         self.plan = plan
-        self.pool = thread_pool(threads, store)
-        self.built = build(plan, BACKEND, store) if built is None else built
+        self.pool = thread_pool(threads, store, pool_code)
+        self.built = _built(plan, store) if built is None else built
         self.sections = sections(plan.phase("run"), self.built.jobs, self.built.entries)
         self.host_control = HostControl(lambda body: NativeGraph(body, threads=threads, store=store), plan)
 
@@ -81,6 +91,12 @@ class NativeGraph:
         return NativeRunner(self, memory, params)
 
 
+def _built(plan: Plan, store: CodeStore | None) -> Built:
+    from dovetail.targets.cpu.backend import BACKEND  # selection and LLVM, which a saved program goes without
+
+    return build(plan, BACKEND, store)
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The symbols that input shapes determine, and sizes computed from them."""
@@ -92,7 +108,14 @@ class _Known:
 class NativeRunner:
     """A compiled plan with its parameters; several threads may run it at once."""
 
-    def __init__(self, graph: NativeGraph, bound: Memory, params: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        graph: NativeGraph,
+        bound: Memory,
+        params: Mapping[str, Array],
+        packed: Mapping[PackKey, Array] | None = None,
+    ) -> None:
+        """`packed` are the weights of a program that was saved, packed already."""
         self.graph = graph
         self.plan = graph.plan
         self.bound = bound
@@ -106,7 +129,7 @@ class NativeRunner:
         fresh = symbols_of(graph.plan.graph)[1] if self.constraints else set[str]()
         self.late = [c for c in self.constraints if not fresh.isdisjoint(c.symbols)]
         """Constraints on sizes that are known only while a plan runs."""
-        self.packed = PackedWeights(graph.plan, graph.sections, bound, params)
+        self.packed = PackedWeights(graph.plan, graph.sections, bound, params, packed)
         controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
         self.bodies = bind_bodies(controls, bound)
         self.known_sizes: LRU[_Known] = LRU(MOST_FRAMES)
@@ -210,7 +233,7 @@ class NativeRunner:
                 threads,
                 apart or {},
                 self.bodies,
-                machine=BACKEND.machine,
+                machine=BUILT_IN,
             ),
         )
 

@@ -89,6 +89,7 @@ def test_functions_of_two_numbers(name: str) -> None:
     assert_near(ran(name, -small, whole), exactly(name, -small, whole))
 
 
+@pytest.mark.slow
 def test_the_remainder_has_the_sign_of_the_divisor() -> None:
     rng = np.random.default_rng(0)
     odd = np.array([0.0, -0.0, 1.0, -1.5, 3.0, np.inf, -np.inf, np.nan], np.float32)

@@ -236,6 +236,7 @@ def test_rotary_embedding(interleaved: int, rotated: int, packed: bool, placed: 
     _assert_as_defined(made, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interleaved", "rotated", "rule"), [(0, 0, "rope"), (1, 0, "rope"), (0, 32, "partial_rope")])
 def test_rotary_embedding_fuses(interleaved: int, rotated: int, rule: str) -> None:
     made = model(

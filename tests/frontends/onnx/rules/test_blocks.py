@@ -26,6 +26,7 @@ def test_depth_to_space_and_back(mode: str) -> None:
     assert np.array_equal(by_dovetail(both, {"x": x})[0]["z"], x)
 
 
+@pytest.mark.slow
 def test_space_to_depth() -> None:
     m = model([node("SpaceToDepth x -> y", blocksize=2)], {"x": f32["b", 3, "h", "w"]}, ["y"], opset=13)
     assert_like_onnxruntime(m, {"x": x_of(1, 3, 2, 6)}, {"x": x_of(2, 3, 4, 2)})

@@ -37,6 +37,7 @@ def made(nodes: list[onnx.NodeProto], type: TensorType, outputs: list[str], **mo
     return model(nodes, {"x": type}, outputs, initializers={**CONSTANTS, **more})
 
 
+@pytest.mark.slow
 def test_the_ranks_agree_at_the_end() -> None:
     nodes = [*ASKED, either("Squeeze x first", "Relu x"), node("Exp y -> e"), node("Reshape e flat -> z")]
     assert_like_onnxruntime(made(nodes, f32[1, 4], ["z", "s"]), *both(1, 4))
@@ -71,6 +72,7 @@ def test_weights_that_one_side_reads() -> None:
     assert_like_onnxruntime(built, *both(3, 70), *both(1, 70), scale=64)
 
 
+@pytest.mark.slow
 def test_several_one_after_the_other() -> None:
     nodes = [
         *ASKED,

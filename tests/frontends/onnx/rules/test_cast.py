@@ -78,6 +78,7 @@ def test_floats_of_8_bits_like_onnxruntime(source: DType, target: DType, saturat
     np.testing.assert_array_equal(found["y"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_narrow_inputs_and_outputs(dtype: DType) -> None:
     codes = np.arange(2**dtype.bits, dtype=np.uint8)

@@ -300,6 +300,7 @@ def test_machines_that_nothing_is_known_of_are_refused() -> None:
             import_model(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.onnx")), ids=lambda path: path.stem)
 def test_models_as_scikit_learn_exports_them(path: Path) -> None:
     """Written by skl2onnx 1.20 of models of scikit-learn 1.9. A ZipMap gives the matrix of its scores."""

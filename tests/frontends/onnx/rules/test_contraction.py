@@ -115,6 +115,7 @@ def test_einsum_of_symbolic_sizes() -> None:
     assert_like_onnxruntime(made, *feeds)
 
 
+@pytest.mark.slow
 def test_a_diagonal_is_of_a_square() -> None:
     made = model([node("Einsum x -> y", equation="ii->i")], {"x": f32["n", "m"]}, ["y"])
     (got,) = by_dovetail(made, {"x": np.arange(9, dtype=np.float32).reshape(3, 3)})

@@ -112,6 +112,7 @@ def test_constants_of_a_branch() -> None:
     assert_like_onnxruntime(made, {"c": np.array(True), "x": xs(3, 3)}, {"c": np.array(False), "x": xs(3, 3)})
 
 
+@pytest.mark.slow
 def test_names_from_two_levels_up() -> None:
     inner = branches(["Mul x outer -> a"], ["Add x middle -> b"])
     inner.output[0] = "a"
@@ -140,6 +141,7 @@ def squeezing(opset: int = 13) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 def test_a_squeeze_of_a_size_that_is_not_known_asks_for_it_to_be_1() -> None:
     made = squeezing()
     assert_like_onnxruntime(made, {"x": xs(3, 1)}, {"x": xs(5, 1)})
@@ -215,3 +217,13 @@ def test_deep_nesting_is_imported_once_a_level() -> None:
     started = time.process_time()
     import_model(made)
     assert time.process_time() - started < 5
+
+
+def test_nodes_of_a_branch_that_is_taken_keep_their_names() -> None:
+    """Every node of a model with two rates was told as the If around it."""
+    named = onnx.helper.make_node("Exp", ["x"], ["a"], name="encoder/exp")
+    plain = onnx.helper.make_node("Tanh", ["x"], ["b"], name="decoder/tanh")
+    made = model([branches([named], [plain])], {"c": FLAG, "x": f32[3]}, ["y"])
+    for flag, name in ((True, "encoder/exp (Exp)"), (False, "decoder/tanh (Tanh)")):
+        graph = import_model(made, fixed={"c": np.array(flag)})
+        assert graph.where(graph.outputs["y"]) == name

@@ -259,6 +259,7 @@ def test_where_broadcasts_all_three() -> None:
     assert_like_onnxruntime(m, *feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(1, 1), (1, 0), (0, 1), (0, 0)])
 def test_infinities_of_either_sign(flags: tuple[int, int]) -> None:
     made = node("IsInf x -> y", detect_negative=flags[0], detect_positive=flags[1])

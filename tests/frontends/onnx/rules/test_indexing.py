@@ -144,6 +144,7 @@ def test_one_hot_of_old_knows_no_negative_index() -> None:
     assert result["y"].tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_one_hot_of_a_depth_that_the_run_finds() -> None:
     m = model(
         [node("ReduceMax i -> top", keepdims=0), "Add top one -> d", "OneHot i d v -> y"],
@@ -158,6 +159,7 @@ def test_one_hot_of_a_depth_that_the_run_finds() -> None:
 SPARSE = np.array([[0, 2, 0, -1], [0, 0, 0, 0], [5, 0, 0, 0.5]], np.float32)
 
 
+@pytest.mark.slow
 def test_nonzero_and_what_is_done_with_it() -> None:
     m = model(
         ["NonZero x -> p", "Transpose p -> rows", "GatherND x rows -> found", "Mul found found -> y"],
@@ -195,6 +197,7 @@ def test_the_number_of_places_is_found_though_nobody_reads_the_places() -> None:
     assert_like_onnxruntime(m, {"x": SPARSE}, {"x": SPARSE[1:2]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_compress(axis: int | None) -> None:
     along: dict[str, Any] = {} if axis is None else {"axis": axis}

@@ -139,6 +139,7 @@ def counting(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("next_", "first"),
     [
@@ -228,6 +229,7 @@ def test_no_values_but_the_outputs() -> None:
     assert_like_onnxruntime(made, {"x": xs(2), "m": np.array(3)})
 
 
+@pytest.mark.slow
 def test_a_carried_shape_that_changes() -> None:
     nodes = [node("Concat v x -> w", axis=0), "Identity x -> o", "Identity c -> again"]
     made = looping(nodes, "m t", {"x": f32["n"], "m": NUMBER, "t": FLAG})

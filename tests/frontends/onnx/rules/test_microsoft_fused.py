@@ -63,6 +63,7 @@ def test_softmax_with_a_bias(axis: int) -> None:
     np.testing.assert_allclose(got["y"], (raised / raised.sum(-1, keepdims=True)).reshape(x.shape), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [(2, 3, 8), (1, 3, 8), (3, 8)])
 @pytest.mark.parametrize("operands", ["x s g", "x s g b", "x s g b c", "x s g _ c"])
 def test_skip_layer_norm_and_its_sum(skip: tuple[int, ...], operands: str) -> None:
@@ -177,6 +178,7 @@ def test_group_norm_of_a_sum() -> None:
     np.testing.assert_allclose(got["y"].transpose(0, 3, 1, 2).reshape(2, 3, -1), normal, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_fused_matmul(turned: tuple[int, int]) -> None:
     a, b = (2, 3, 5), (2, 5, 4)
@@ -264,6 +266,7 @@ def test_fused_conv_with_a_sum() -> None:
     np.testing.assert_allclose(np.moveaxis(got["y"], -1, 1), first["y"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [u8, i8])
 def test_max_pool_with_channels_last(kind: Any) -> None:
     draw = kind.numpy.type
@@ -272,6 +275,7 @@ def test_max_pool_with_channels_last(kind: Any) -> None:
     check(ms("NhwcMaxPool x -> y", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), types, feeds)
 
 
+@pytest.mark.slow
 def test_triangles() -> None:
     check(ms("Trilu x -> y"), {"x": f32["n", "n"]}, {"x": DRAW.floats(3, 3)}, {"x": DRAW.floats(5, 5)})
     constants = {"k": np.array(1, np.int64)}

@@ -243,6 +243,7 @@ def test_bytes_in_the_steps_of_the_result(kind: Any) -> None:
         import_model(alone(ms("QLinearConcat t u a s z b -> y", axis=0), {n: u8[2, 3] for n in "ab"}, _steps(np.uint8)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "window",

@@ -160,6 +160,7 @@ def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
     assert_like_onnxruntime(made, {"x": _random(2, 3, 8, 8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 4, 5), (2, 4, 5, 6), (2, 4, 2, 3, 2)])
 def test_instance_and_group_norm(shape: tuple[int, ...]) -> None:
     inputs = {"x": f32[("b", 4, *("h", "w", "d")[: len(shape) - 2])], "s": f32[4], "t": f32[4]}

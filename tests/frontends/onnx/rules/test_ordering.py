@@ -40,6 +40,7 @@ def test_cum_sum_takes_one_axis() -> None:
         import_model(model(["CumSum x a -> y"], {"x": f32[2, 3]}, ["y"], initializers={"a": ints(0, 1)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("opset", [11, 13])
 def test_hardmax_takes_rows_before_opset_13(opset: int, axis: int) -> None:

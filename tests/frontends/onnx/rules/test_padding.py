@@ -28,6 +28,7 @@ def test_pad(mode: str, pads: tuple[int, ...]) -> None:
     assert_like_onnxruntime(m, {"x": x_of(3, 4)}, {"x": x_of(4, 5)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
 def test_pad_by_more_than_there_is(mode: Literal["edge", "reflect", "wrap"]) -> None:
     m = model([node("Pad x p -> y", mode=mode)], {"x": f32["n"]}, ["y"], opset=19, initializers={"p": ints(7, 5)})

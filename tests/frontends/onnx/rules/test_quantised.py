@@ -39,6 +39,7 @@ def test_one_scale_in_every_opset(opset: int, dtype: Any) -> None:
     assert_like_onnxruntime(made, {"x": ties}, {"x": DRAW.floats(5, 3) * 10})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("opset", [13, 21])
 def test_scales_along_an_axis(axis: int, opset: int) -> None:
@@ -121,6 +122,7 @@ def test_precision_says_in_which_type_is_divided() -> None:
         assert got["y"].tolist() == [expected]
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_quantised_and_dequantised() -> None:
     made = model(["QuantizeLinear x s -> y"], {"x": i32["b"]}, ["y"], opset=13, initializers={"s": _number(3.0)})
     (got,) = by_dovetail(made, {"x": np.array([0, 4, 5, 800], np.int32)})
@@ -159,6 +161,7 @@ def test_a_vector_and_a_zero_point_for_each_row() -> None:
     assert by_dovetail(rows, {"x": wide, "y": y, "xz": zero})[0]["z"].tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [u8, i8])
 def test_a_quantised_product(kind: Any) -> None:
     draw = kind.numpy.type

@@ -126,6 +126,7 @@ def assert_dropped(got: dict[str, Array], ratio: float) -> None:
     np.testing.assert_allclose(got["y"], np.where(mask, X / np.float32(1 - ratio), 0), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [None, 0.0, 0.25])
 @pytest.mark.parametrize("known", [True, False])
 def test_training(ratio: float | None, known: bool) -> None:

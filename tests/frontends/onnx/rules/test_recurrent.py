@@ -112,6 +112,7 @@ def test_clip(op: str) -> None:
     assert_alike(network(op, "b h c", clip=0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "alpha", "beta"),
     [

@@ -163,6 +163,7 @@ def test_upsample_before_opset_7() -> None:
     assert got["y"][0, 0].tolist() == [[0, 0, 0, 1, 1, 1]] * 2 + [[2, 2, 2, 3, 3, 3]] * 2
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused() -> None:
     both = {"s": _vector(1, 1, 2, 2), "z": np.array([1, 2, 8, 8])}
     with pytest.raises(LoadError, match="scales and sizes at once, or neither"):

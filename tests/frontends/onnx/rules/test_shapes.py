@@ -78,6 +78,7 @@ def test_a_shape_below_zero_that_the_run_computes_is_refused() -> None:
         by_dovetail(m, *tops(2))
 
 
+@pytest.mark.slow
 def test_what_the_run_sizes_is_computed_with() -> None:
     m = in_run(
         ["Range zero k one -> r", node("Cast r -> f", to=1), "Mul f f -> q", "Shape q -> s", "Expand half s -> h",
@@ -126,6 +127,7 @@ def test_range_up_to_a_number_that_the_run_finds(delta: int) -> None:
     assert_like_onnxruntime(m, *tops(0, 2, 3, 7))
 
 
+@pytest.mark.slow
 def test_range_of_floats_that_the_run_finds() -> None:
     m = in_run(["Range start top delta -> y"], start=np.array(0.5, np.float32), delta=np.array(0.75, np.float32))
     assert_like_onnxruntime(m, *tops(0, 2.1, 0.5, 7.25))

@@ -96,6 +96,7 @@ def test_one_side_back_of_a_length_that_is_not_given() -> None:
         assert_transformed(made, x, np.fft.irfft(as_complex(x), axis=1))
 
 
+@pytest.mark.slow
 def test_a_length_that_is_a_size() -> None:
     made = model(
         ["Shape w -> s", "Squeeze s -> n", node("DFT x n a -> y")],

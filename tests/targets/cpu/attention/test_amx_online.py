@@ -81,6 +81,7 @@ def test_one_block_of_queries_whose_keys_no_others_share() -> None:
     assert 1e-3 < mean_error(*alone(32)) < 5e-3
 
 
+@pytest.mark.slow
 def test_exact_mode_and_few_queries_stay_f32(monkeypatch: pytest.MonkeyPatch) -> None:
     given = feeds(32, 32, 40, 70)
     few = {**given, "q": given["q"][:, :, :4]}

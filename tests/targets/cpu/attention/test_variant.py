@@ -45,6 +45,7 @@ def test_every_length_from_one_code() -> None:
         check(graph, {"q": normal(2, 3, m, 32), "k": normal(2, 3, n, 32, seed=1), "v": normal(2, 3, n, 32)}, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "dv"), [(1, 1), (7, 5), (16, 17), (20, 36), (80, 80), (33, 100)])
 def test_heads_of_any_width(d: int, dv: int) -> None:
     graph = Graph.of(
@@ -196,6 +197,7 @@ def test_one_query_for_any_number_of_keys(d: int) -> None:
         check(graph, {"q": normal(m, 4, 1, d), "k": normal(m, 2, n, d), "v": normal(m, 2, n, d, seed=1)}, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [-np.inf, -1e9])
 @pytest.mark.parametrize("window", [None, 2])
 def test_few_queries_by_position(fill: float, window: int | None) -> None:

@@ -111,6 +111,7 @@ def test_however_it_lies(kernel: str, look: str) -> None:
     check(Graph.of(library.conv_bias_act(x, w, b, r, act="silu", **attrs)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if "groups" not in kernel])
 def test_results_take_its_memory(kernel: str) -> None:
     x, w, b, attrs = operands(kernel)

@@ -112,6 +112,7 @@ def test_weights_of_two_bytes(dtype: DType, n: int, k: int) -> None:
         assert error(program.run({"x": given})["y"], given, stored.astype(np.float32).T) < 3e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 33, 64])
 def test_any_number_of_rows_and_columns(n: int) -> None:
     """Whole pairs of tiles, a tile more, and rows that fill no tile; fewer rows are bytes, as without tiles."""

@@ -134,6 +134,7 @@ def test_products_of_two_activations_stay_f32(device: CpuDevice) -> None:
     assert "ROUNDED" not in str(dovetail.explain(graph))
 
 
+@pytest.mark.slow
 def test_a_report_tells_the_error_of_the_weights(device: CpuDevice) -> None:
     """Measured on weights that are known; weights that bf16 holds leave that of activations."""
     graph, w = linear(128, 96)

@@ -48,6 +48,7 @@ def test_rows_are_right_and_have_the_same_bits_however_they_are_cut(
         assert all(part[name].tobytes() == whole[name][start:stop].tobytes() for name in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cache that holds a group or two of a panel: blocks of several groups are spelled out in pieces."""
@@ -136,6 +137,7 @@ def test_pieces_divide_a_block() -> None:
     assert [kernel.piece(room * kernel.spelled_bytes) for room in (0, 1, 2, 3, 5, 8, 99)] == [1, 1, 2, 2, 4, 8, 8]
 
 
+@pytest.mark.slow
 def test_parts_of_a_panel_go_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: SMALL)
     params = {"w": random_blocks("q4_0", 24, 2080)}

@@ -79,6 +79,7 @@ def test_every_format() -> None:
         assert plans(program) == (["blocks"] * len(FORMATS), 0), "no weight is spelled out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 def test_long_rows_are_summed_in_parts(scale: float) -> None:
     """A panel of more than KC steps: sums go on where the part before ended, whatever the magnitude."""

@@ -57,6 +57,7 @@ def furthest(found: Array, x: Array, stored: Array) -> float:
     return float(np.max(np.abs(found - left @ right) / (np.abs(left) @ np.abs(right) + 1e-300)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("n", "k"), [(N, K), (16, 4), (1, 100), (33, 512)])
 def test_products_and_rows_that_are_cut_in_any_way(dtype: DType, n: int, k: int) -> None:

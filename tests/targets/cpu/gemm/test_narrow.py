@@ -24,6 +24,7 @@ def check(graph: Graph, *feeds: dict[str, Array], params: dict[str, Array]) -> l
     return native.check(graph, *feeds, params=params, kernel="narrow", served=SERVED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("k", [64, 65, 79, 192, 1030, 5000])
 def test_every_number_of_rows_from_one_code(k: int, n: int) -> None:
@@ -47,6 +48,7 @@ def test_with_epilogues_views_and_weights_of_other_kinds() -> None:
     check(halves, {"x": normal(7, 96).astype(np.float16)}, params={"w": weights["w"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [67, 1030])
 def test_how_rows_are_cut_changes_no_bit(k: int) -> None:
     graph = Graph.of(input("x", f32[symbol("m"), k]) @ param("w", f32[k, 2]))

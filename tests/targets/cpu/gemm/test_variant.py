@@ -234,6 +234,7 @@ def test_narrow_floats_are_summed_in_f32(dtype: DType, bound: bool) -> None:
             assert_close(got, expected, dtype)
 
 
+@pytest.mark.slow
 def test_other_types_have_a_kernel_without_tiles() -> None:
     for dtype in (f64, i32):
         graph = Graph.of(input("x", dtype[3, 4]) @ input("y", dtype[4, 5]))
@@ -250,6 +251,7 @@ def gated(x: Value, w: Value, v: Value, b: Value, c: Value) -> Value:
     return ops.tanh(x @ w + b) * ops.sigmoid(x @ v) * c + 1.0
 
 
+@pytest.mark.slow
 def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
     rng = np.random.default_rng(0)
     graph = Graph.of(

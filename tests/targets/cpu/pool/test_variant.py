@@ -89,6 +89,7 @@ def test_nan_wins_and_padding_does_not() -> None:
     assert (got[~np.isnan(got)] < 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (8, 16)])
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
     monkeypatch.setattr(backend, "host_device", lambda: CpuDevice(32 * lanes, registers))

@@ -127,6 +127,7 @@ def test_a_limit_stops_it(limit: int, by_chunks: list[int]) -> None:
     assert max(by_chunks) <= max(8, limit)
 
 
+@pytest.mark.slow
 def test_a_loop_inside_the_body() -> None:
     def body(trip: Value, h: Value, *captures: Value) -> tuple[Value, ...]:
         inner = scan(lambda h, w: (ops.tanh(ops.matmul(h, w)), h), [h], captures=captures[:1], length=3)

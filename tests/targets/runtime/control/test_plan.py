@@ -116,6 +116,7 @@ def test_weights_that_are_seen_transposed_and_scanned_along_another_axis() -> No
     check(outputs, *feeds, params={"w": some(f32, 8, 8, seed=3)})
 
 
+@pytest.mark.slow
 def test_slices_that_do_not_lie_densely_are_copied() -> None:
     x, z = leaf.input("x", f32[3, "n", 4]), leaf.input("z", f32[5, "n"])
     turned = ops.permute(x, order=(-2, -1, -3))
@@ -167,6 +168,7 @@ def test_scans_within_scans() -> None:
     check(outputs, *feeds, params={"w": some(f32, 6, 6, seed=5)})
 
 
+@pytest.mark.slow
 def test_a_branch_within_a_scan_reads_what_was_carried() -> None:
     x = leaf.input("x", f32["n", 4])
 

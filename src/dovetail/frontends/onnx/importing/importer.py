@@ -179,7 +179,10 @@ class Import(Importer):
                 raise LoadError(
                     f"more than {MOST_NODES:,} nodes once functions are written out", hint="check how they nest"
                 )
-            with self.step(proto.op_type, partial(describe, proto), recorder.place or origins_of(proto)):
+            # Nodes of a body have names of their own; those of a function stand for every call.
+            is_own = not recorder.place or (scope.outer is not None and bool(proto.name))
+            place = origins_of(proto) if is_own else recorder.place
+            with self.step(proto.op_type, partial(describe, proto), place):
                 self._node(proto, scope)
 
     def _node(self, proto: messages.NodeProto, scope: Scope) -> None:
@@ -315,7 +318,7 @@ class Import(Importer):
         recorder = self.builder.recorder
         around = recorder.place
         if scope.attrs is None:
-            recorder.place = None  # outside of functions, nodes of a body have names of their own
+            recorder.place = ()  # outside of functions, nodes of a body have names of their own
         self._traced += captured is not None
         try:
             self._initialize(graph, inner)

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError
+from dovetail.frontends.shared.rule import Made
 from dovetail.frontends.torch.importing.node import Node
-from dovetail.frontends.torch.importing.rule import Made, Rule
+from dovetail.frontends.torch.importing.rule import Rule
 from dovetail.ir.value import Value
 
 CustomOps: TypeAlias = Mapping[str, FusedOp[...] | Callable[..., Any]]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import OptionError, UnsupportedError
-from dovetail.targets.cpu.cores import available_threads
-from dovetail.targets.cpu.isa import host
-from dovetail.targets.cpu.jit import Compiled, compile_text
+from dovetail.targets.cpu.cores import available_threads, is_arm
+from dovetail.targets.cpu.isa import Host
 from dovetail.targets.cpu.threads.futex import FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.pool_text import EPOCH, STOP, block_bytes, pool_text
+from dovetail.targets.runtime.building.compiler import LoadedCode
 from dovetail.targets.runtime.building.store import CodeStore
 
 SPINS = 20_000
@@ -26,7 +26,7 @@ SPINS = 20_000
 EXIT_SECONDS = 5.0
 """Seconds that the end of the process waits for a run that is under way."""
 
-_codes: list[Compiled] = []
+_codes: list[LoadedCode] = []
 """The code of thread pools, once it is compiled."""
 
 
@@ -39,13 +39,23 @@ def check_system() -> None:
         )
 
 
-def _code(store: CodeStore | None) -> Compiled:
+def _code(store: CodeStore | None) -> LoadedCode:
     check_system()
     if not _codes:
-        text = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
-        # The text is SSA without redundancy: the optimiser would take 50 ms of a first call and gain nothing.
-        _codes.append(compile_text(text, vectorize=False, optimize=False, store=store))
+        from dovetail.targets.cpu.jit import load  # LLVM, which saved programs go without
+
+        _codes.append(load([pool_object(store)]))
     return _codes[0]
+
+
+def pool_object(store: CodeStore | None = None, here: Host | None = None) -> bytes:
+    """The object file of the code of thread pools; `here` may be another machine."""
+    from dovetail.targets.cpu.jit import machine_code  # LLVM, which saved programs go without
+
+    arm = is_arm() if here is None else here.is_arm
+    text = pool_text(arm=arm, linux=sys.platform == "linux", spins=SPINS)
+    # The text is SSA without redundancy: the optimiser would take 50 ms of a first call and gain nothing.
+    return machine_code(text, vectorize=False, optimize=False, store=store, here=here)
 
 
 _alive: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
@@ -54,11 +64,13 @@ _alive: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 class ThreadPool:
     """Workers in addition to the leading thread. One run at a time uses them; a concurrent run has the leader only."""
 
-    def __init__(self, workers: int, store: CodeStore | None = None) -> None:
+    def __init__(self, workers: int, store: CodeStore | None = None, code: LoadedCode | None = None) -> None:
         self.workers = workers
         self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
         self._reset()
+        if code is not None and not _codes:
+            _codes.append(code)
         code = _code(store)
         parameters = [
             ctypes.c_void_p,
@@ -135,7 +147,7 @@ class ThreadPool:
         epoch.value = epoch.value + 2
         if sys.platform == "linux":
             at = ctypes.c_void_p(self._block + EPOCH)
-            number = futex_number(arm=host().is_arm)
+            number = futex_number(arm=is_arm())
             ctypes.CDLL(None).syscall(number, at, FUTEX_WAKE_PRIVATE, WAKE_ALL, None, None, 0)
 
 
@@ -143,14 +155,19 @@ _pools: dict[int, ThreadPool] = {}
 _pools_lock = threading.Lock()
 
 
-def thread_pool(threads: int | None = None, store: CodeStore | None = None) -> ThreadPool:
-    """The pool of this process with `threads` threads, the leader included; None is as many as are available."""
+def thread_pool(
+    threads: int | None = None, store: CodeStore | None = None, code: LoadedCode | None = None
+) -> ThreadPool:
+    """The pool of this process with `threads` threads, the leader included; None is as many as are available.
+
+    `code` is used where none was compiled yet.
+    """
     count = available_threads() if threads is None else threads
     if not 1 <= count <= 1024:
         raise OptionError(f"{count} threads", hint="use 1 to 1024")
     with _pools_lock:
         if count not in _pools:
-            _pools[count] = ThreadPool(count - 1, store)
+            _pools[count] = ThreadPool(count - 1, store, code)
         return _pools[count]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size, evaluate, symbol, symbols
+from dovetail.ir.dim import LARGEST_SIZE, Dim, Size, evaluate, symbol, symbols
 from dovetail.ir.dtype import i64
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
@@ -151,6 +152,11 @@ class Memory:
             offset = self.number(offset)
         if 0 in shape:
             return np.empty(cast(tuple[int, ...], shape), located.dtype)
+        count = prod(cast("tuple[int, ...]", shape)) * located.dtype.itemsize
+        if count > LARGEST_SIZE:
+            # NumPy has no view of so many elements, though all of them may be one in memory.
+            plan = self.plan
+            check_fits(count, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
         buffer, start = self.place(located.root)
         return np.ndarray(cast(Any, shape), located.dtype, buffer, cast(int, start + offset), cast(Any, strides))
 

@@ -35,6 +35,14 @@ class Built:
 
 def build(plan: Plan, backend: Backend, store: CodeStore | None = None) -> Built:
     """Select, compile and load the kernels of the run phase; code that the store has is not compiled."""
+    jobs, background = compiled(plan, backend, store)
+    return loaded(jobs, backend, store, background)
+
+
+def compiled(
+    plan: Plan, backend: Backend, store: CodeStore | None = None
+) -> tuple[list[Job | Control | None], BackgroundCompiler]:
+    """Select and compile the kernels of the run phase; their code is not loaded."""
     builder, background = builder_of(plan, backend), BackgroundCompiler(backend.code, store)
     jobs: list[Job | Control | None] = []
     steps = plan.phase("run")
@@ -43,11 +51,11 @@ def build(plan: Plan, backend: Backend, store: CodeStore | None = None) -> Built
             for number, step in enumerate(steps, 1):
                 progress.at(number, len(steps), step.value.op.name)
                 jobs.append(builder.job(step))
-                for job in _with_kernels(jobs[-1:]):
+                for job in with_kernels(jobs[-1:]):
                     background.add(job)
         finally:
             background.finish()
-        return loaded(jobs, backend, store, background)
+    return jobs, background
 
 
 def loaded(
@@ -57,7 +65,11 @@ def loaded(
     background: BackgroundCompiler | None = None,
 ) -> Built:
     """Jobs with their code in memory."""
-    functions = backend.code.functions(_with_kernels(jobs), store, background)
+    return at_addresses(jobs, backend.code.functions(with_kernels(jobs), store, background))
+
+
+def at_addresses(jobs: Sequence[Job | Control | None], functions: Sequence[LoadedFunction]) -> Built:
+    """Jobs with the functions of their kernels, in the order of `with_kernels`."""
     loaded_functions = iter(functions)
     entries = tuple([tuple([next(loaded_functions).address for _ in kernels_of([job])]) for job in jobs])
     for inner, function in zip(_inside(jobs), loaded_functions, strict=True):
@@ -74,7 +86,7 @@ def kernels_of(jobs: Sequence[Job | Control | None]) -> list[Job | Variant]:
     return [kernel for job in jobs if isinstance(job, Job) for kernel in (job, *job.variants)]
 
 
-def _with_kernels(jobs: Sequence[Job | Control | None]) -> list[Job | Variant]:
+def with_kernels(jobs: Sequence[Job | Control | None]) -> list[Job | Variant]:
     """Everything that has a kernel: steps, then the bodies of branches and loops."""
     return [*kernels_of(jobs), *(entry.job for entry in _inside(jobs))]
 
@@ -132,4 +144,15 @@ def realigned(plan: Plan, built: Built, params: Mapping[str, Array]) -> Mapping[
     return Weights(params).joined(moved) if moved else params
 
 
-__all__ = ["Built", "JobBuilder", "build", "builder_of", "kernels_of", "loaded", "realigned"]
+__all__ = [
+    "Built",
+    "JobBuilder",
+    "at_addresses",
+    "build",
+    "builder_of",
+    "compiled",
+    "kernels_of",
+    "loaded",
+    "realigned",
+    "with_kernels",
+]

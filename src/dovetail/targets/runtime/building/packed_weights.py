@@ -27,7 +27,7 @@ from dovetail.targets.runtime.arrays.page_advice import give_back, trim, unload
 from dovetail.targets.runtime.building.weights import WeightCell, Weights
 from dovetail.targets.runtime.calls.launch_frame import Section
 
-__all__ = ["PACKED_WEIGHTS", "PackedWeights", "needed_steps", "steps_for"]
+__all__ = ["PACKED_WEIGHTS", "PackKey", "PackedWeights", "needed_steps", "packed_bindings", "read_roots", "steps_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,23 @@ class Reversible(Protocol):
 class PackedWeights:
     """The packed weights of a program. Steps with variants pack when sizes choose one, and their originals stay."""
 
-    def __init__(self, plan: Plan, sections: Sequence[Section], bound: Memory, params: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        sections: Sequence[Section],
+        bound: Memory,
+        params: Mapping[str, Array],
+        packed: Mapping[PackKey, Array] | None = None,
+    ) -> None:
+        """`packed` are the arrays of a program that was saved, packed already; nothing is freed then."""
         self.plan, self.bound = plan, bound
         self.cells = params.cells if isinstance(params, Weights) else {}
         self.arrays: dict[PackKey, Array] = {}
         self._lock = threading.Lock()
-        jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
-        bindings = {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
+        if packed is not None:
+            self.arrays.update(packed)
+            return
+        bindings = packed_bindings(sections)
         # The largest first: threads end together, and the pages of its original are dropped before the others come.
         largest_first = sorted(bindings.values(), key=self._bytes, reverse=True)
         if bindings:
@@ -147,6 +157,12 @@ class PackedWeights:
             return pack()
         layout = (binding.layout, *[_part_of_root(self.plan, value) for value in values])
         return PACKED_WEIGHTS.get(layout, [cell for o in owners for cell in o or ()], pack)
+
+
+def packed_bindings(sections: Sequence[Section]) -> dict[PackKey, Packed]:
+    """The weights that are packed when parameters are bound, in the order of the steps that read them."""
+    jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
+    return {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
 
 
 def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed]) -> list[Array]:
@@ -203,7 +219,7 @@ def _free_originals(
     plan: Plan, sections: Sequence[Section], bound: Memory, params: Weights, routes: Mapping[Value, Rebuild]
 ) -> None:
     """Free every original that no step of a run reads, if it can be unpacked again."""
-    read = _read(plan, sections)
+    read = read_roots(plan, sections)
     freed = 0
     for value in plan.graph.parameters:
         if value not in read and value in routes:
@@ -223,7 +239,7 @@ def _free_originals(
         trim()
 
 
-def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
+def read_roots(plan: Plan, sections: Sequence[Section]) -> set[Value]:
     """The roots that a run reads as they are, not packed."""
     roots = {plan.root_of(v) for v in plan.graph.outputs.values()}
     for part in sections:
@@ -237,7 +253,7 @@ def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
 
 def needed_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
     """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
-    roots = _read(plan, sections)
+    roots = read_roots(plan, sections)
     for part in sections:
         for job in part.jobs:
             if isinstance(job, Job):

@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
+from functools import cache
 from typing import Any, TypeAlias, cast
 
 from dovetail.dataclass import dataclass
@@ -20,7 +21,7 @@ from dovetail.ir.dim import Atom, Compound, Dim, Monomial, Symbol
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, Template
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.backend import Backend
 from dovetail.targets.runtime.building.build import Built, builder_of, kernels_of, loaded
 from dovetail.targets.runtime.building.compiler import Module
@@ -38,6 +39,17 @@ class NotSerializable(Exception):
 
 def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend) -> bytes:
     """Jobs whose kernels are in memory, with their code."""
+    content, distinct = spelled_jobs(plan, jobs, backend)
+    objects = [backend.code.object_of(name) for name in distinct]
+    listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
+    head = json.dumps({**content, "modules": listed}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *objects])
+
+
+def spelled_jobs(
+    plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend
+) -> tuple[dict[str, Any], dict[str, Module]]:
+    """Jobs as JSON, and the modules of their code by name; those of branches and loops are not among them."""
     writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
     # Steps with equal signatures share a kernel: its modules are written once.
     kernels = {id(job.kernel): job for job in kernels_of(jobs)}
@@ -45,12 +57,19 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
     bare = {at: _bare(job.kernel, modules[at][-1].name) for at, job in kernels.items()}
     stored = [_with_bare_kernels(job, bare) if isinstance(job, Job) else job for job in jobs]
     spelled = [_CONTROL if isinstance(job, Control) else writer.spell(job) for job in stored]
-    distinct = {m.name: m for each in modules.values() for m in each}
-    objects = [backend.code.object_of(name) for name in distinct]
-    listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
-    content = {"jobs": spelled, "sizes": writer.sizes, "modules": listed}
-    head = json.dumps(content, separators=(",", ":")).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *objects])
+    content = {"jobs": spelled, "sizes": writer.sizes}
+    return content, {m.name: m for each in modules.values() for m in each}
+
+
+def read_jobs(
+    plan: Plan, content: Mapping[str, Any], records: Registry, control: Callable[[Step], Control | None]
+) -> list[Job | Control | None]:
+    """The jobs that `spelled_jobs` spelled of an equal plan; `control` makes those of branches and loops."""
+    reader = Reader(plan.graph.values, records, read_sizes(content["sizes"]))
+    return [
+        control(step) if one == _CONTROL else reader.read(one)
+        for step, one in zip(plan.phase("run"), content["jobs"], strict=True)
+    ]
 
 
 def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | None = None) -> Built:
@@ -60,12 +79,8 @@ def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | 
     """
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
-    reader = Reader(plan.graph.values, backend.records, read_sizes(head["sizes"]))
-    builder = builder_of(plan, backend) if _CONTROL in head["jobs"] else None
-    jobs = [
-        builder.control(step) if builder is not None and spelled == _CONTROL else reader.read(spelled)
-        for step, spelled in zip(plan.phase("run"), head["jobs"], strict=True)
-    ]
+    builder = cache(lambda: builder_of(plan, backend))
+    jobs = read_jobs(plan, head, backend.records, lambda step: builder().control(step))
     objects: dict[Module, bytes] = {}
     for name, is_shared, size in head["modules"]:
         objects[Module(name, "", is_shared=is_shared)] = content[start : start + size]
@@ -197,4 +212,13 @@ _BUILT_IN: Mapping[str, _Read] = {
     "map": Reader.read_map,
 }
 
-__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "read_sizes", "to_bytes"]
+__all__ = [
+    "JsonWriter",
+    "NotSerializable",
+    "Reader",
+    "from_bytes",
+    "read_jobs",
+    "read_sizes",
+    "spelled_jobs",
+    "to_bytes",
+]

@@ -20,6 +20,7 @@ from dovetail.ir.type import TensorType, Type, tensors
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.generate import counting
+from dovetail.ops.movement import split, split_of_nothing
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.specialize import fresh_symbols, value_symbols
 from dovetail.targets.runtime.arrays.feeds import bind_leaves, check_array, named_leaf
@@ -332,6 +333,8 @@ class _Interpreter:
             if value.op is counting and (count := int(cast(Array, operands[0]))) > 0:
                 check_fits(count * i64.itemsize, f"counting up to {count:,}", self.limit)
             attrs = {k: self.attribute(a, scope, op.kinds[k].name == "fresh") for k, a in value.attrs.items()}
+            if op is split:
+                attrs = split_of_nothing(attrs, [known_size(size, scope.sizes) for size in value.shape])
             return op.compute(*cast(list[Array], operands), **attrs)
         if op is leaf.CONST:
             return cast(Literal, value.attrs["value"]).array

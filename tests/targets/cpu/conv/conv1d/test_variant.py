@@ -68,6 +68,7 @@ def test_every_length_of_one_compilation(
     check(y, *({"x": normal(n, c, t)} for n, t in lengths))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 @pytest.mark.parametrize("bias", [False, True])
 def test_bias_and_activation(act: Activation, bias: bool) -> None:
@@ -82,6 +83,7 @@ def test_channels_that_lie_side_by_side_serve_few_filters() -> None:
         check(y, *({"x": normal(n, t, 40)} for n, t in ((1, 1), (2, 5), (1, 70))))
 
 
+@pytest.mark.slow
 def test_what_is_cut_out_of_a_tensor_is_read_where_it_lies() -> None:
     x = input("x", f32[2, 24, 19])
     part = ops.slice_(ops.slice_(x, axis=-1, start=2, stop=18, step=2), axis=-2, start=3, stop=23, step=1)

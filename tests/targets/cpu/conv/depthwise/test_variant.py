@@ -48,6 +48,7 @@ def test_every_size(size: tuple[int, int], stride: int) -> None:
     check(depthwise(x, 3, 3, strides=(stride, stride), padding=(1, 1, 1, 1), act="relu"), {"x": normal(*x)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [

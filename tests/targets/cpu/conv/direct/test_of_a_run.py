@@ -86,6 +86,7 @@ def test_a_bias_of_a_run() -> None:
     check(conv_bias_act(x, w, b, act="relu", **attrs), feeds, kernel=KERNEL)
 
 
+@pytest.mark.slow
 def test_sizes_of_a_run() -> None:
     made = of_a_run(("n", 3, "h", "w"), (10, 3, 3, 3), padding=1)
     filters = normal(10, 3, 3, 3)

@@ -78,6 +78,7 @@ def test_it_serves_only_where_it_wins() -> None:
         assert not serves("row_conv", network(shape, weights))
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

@@ -27,6 +27,7 @@ compiled = partial(served, "small_conv")
 check = partial(checked, "small_conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 13])
 @pytest.mark.parametrize("window", [1, 3])
 def test_every_size(size: int, window: int) -> None:
@@ -82,6 +83,7 @@ def test_threads_do_not_change_a_bit() -> None:
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 100, 14, 14)})
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

@@ -77,6 +77,7 @@ def test_views_are_read_where_they_lie(padding: int) -> None:
     checked_from_the_side(check, (1, 9, 10, 230), (32, 230, 5, 2), padding)
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 230, 14, 14), (64, 230, 3, 5), padding=(1, 2, 1, 2))
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 230, 14, 14)})

@@ -39,12 +39,14 @@ def test_every_size(height: int, width: int, bias: bool) -> None:
     check(pixel((2, 50, height, width), 30, bias), {"x": normal(2, 50, height, width)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [1, 7, 8, 9, 64, 129])
 @pytest.mark.parametrize("channels", [48, 127, 128, 129, 300])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
     check(pixel((1, channels, 14, 15), filters), {"x": normal(1, channels, 14, 15)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
     check(pixel((1, 64, 11, 9), 12, act=act), {"x": normal(1, 64, 11, 9)})
@@ -98,6 +100,7 @@ def test_threads_do_not_change_a_bit() -> None:
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 200, 14, 14)})
 
 
+@pytest.mark.slow
 @OTHER_MACHINES
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)

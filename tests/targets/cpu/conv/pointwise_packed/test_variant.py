@@ -56,6 +56,7 @@ def test_every_activation(act: Activation) -> None:
     check(pixel((2, 128, 7, 9), 61, act=act), {"x": normal(2, 128, 7, 9)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "strides", "filters"),
     [
@@ -91,6 +92,7 @@ def test_one_program_for_every_size() -> None:
     check(graph, *({"x": normal(n, 128, h, w)} for n, h, w in sizes))
 
 
+@pytest.mark.slow
 def test_images_are_read_where_they_lie() -> None:
     x = input("x", f32[1, 9, 128, 14])
     turned = ops.conv(ops.permute(x, order=(-4, -2, -3, -1)), param("w", f32[64, 128, 1, 1]))
@@ -118,6 +120,7 @@ def test_threads_do_not_change_a_bit() -> None:
     same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 200, 14, 14)})
 
 
+@pytest.mark.slow
 def test_lanes_that_stay_empty_are_left_to_others() -> None:
     assert not is_panel(pixel((1, 128, 14, 14), 40))
     assert not is_panel(pixel((1, 128, 2, 11), 128))

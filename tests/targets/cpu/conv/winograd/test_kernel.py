@@ -51,6 +51,7 @@ def test_every_padding(padding: tuple[int, ...]) -> None:
     check(around((1, 64, 12, 11), 64, padding=padding), {"x": normal(1, 64, 12, 11)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
 def test_every_epilogue(act: Activation, residual: bool) -> None:

@@ -43,11 +43,13 @@ def test_every_number_of_channels(channels: int, filters: int) -> None:
     check(around((2, channels, 18, 21), filters, bias=False), {"x": normal(2, channels, 18, 21)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 3), (2, 2, 2, 2)])
 def test_every_padding(padding: tuple[int, ...]) -> None:
     check(around((1, 32, 25, 30), 32, padding=padding), {"x": normal(1, 32, 25, 30)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
     check(around((1, 32, 20, 24), 32, act=act), {"x": normal(1, 32, 20, 24)})
