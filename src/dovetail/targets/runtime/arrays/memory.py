@@ -154,7 +154,7 @@ class Memory:
             return np.empty(cast(tuple[int, ...], shape), located.dtype)
         count = prod(cast("tuple[int, ...]", shape)) * located.dtype.itemsize
         if count > LARGEST_SIZE:
-            # NumPy has no view of so many elements, though all of them may be one in memory.
+            # NumPy has no view of this many elements, though all of them may be one in memory.
             plan = self.plan
             check_fits(count, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
         buffer, start = self.place(located.root)
