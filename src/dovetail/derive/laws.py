@@ -210,12 +210,12 @@ def check_inner_outputs(
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
 
 
-def check_losses_are_reported(
+def check_interposed_ops_are_missed(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
 ) -> int:
-    """Check that an op put between two of this spelling is reported: as a miss of the op, or of one in its body.
+    """Check that an op between two of this spelling is reported, as a miss of the op or of one of its parts.
 
-    Return how many fusions were lost.
+    Returns how many fusions were lost.
     """
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
@@ -235,8 +235,8 @@ def check_losses_are_reported(
                     continue
                 lost += 1
                 if names.isdisjoint([m.rule for m in fused.missed]):
-                    reason = f"{what} between {producer.op.name} and {reader.op.name} loses it, and nothing reports it"
-                    raise LawError(f"{op.name} ({variant.label}): {reason}", hint="look for it in derive/near.py")
+                    loss = f"{what} between {producer.op.name} and {reader.op.name} loses it, and nothing tells"
+                    raise LawError(f"{op.name} ({variant.label}): {loss}", hint="look for it in derive/near.py")
     return lost
 
 
@@ -245,7 +245,7 @@ def _count(op: FusedOp[...], fused: Fused) -> int:
 
 
 def _interposed(graph: Graph, producer: Value, reader: Value, put: Callable[[Value], Value]) -> Graph | None:
-    """Return the graph in which one value reads another through `put`; None where types do not allow it."""
+    """Return the graph where an op is put between one value and its reader; None where the types do not allow it."""
 
     def through(value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value is not reader:

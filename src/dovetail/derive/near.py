@@ -120,16 +120,16 @@ class _Passing:
     known: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
 
     def __call__(self, value: Value) -> Sequence[Value]:
-        chain_below = self.known.get(value)
-        if chain_below is None:
+        chain_ = self.known.get(value)
+        if chain_ is None:
             chain = [value]
             while len(chain) <= _MOST_BETWEEN and (below := self.under(chain[-1])) is not None:
                 chain.append(below)
-            chain_below = self.known[value] = tuple(chain)
-        return chain_below
+            chain_ = self.known[value] = tuple(chain)
+        return chain_
 
     def under(self, value: Value) -> Value | None:
-        """Return what the op of a value was put upon; None where it is no op that could be left out."""
+        """Return the operand under an op that could be left out; None for any other op."""
         if value in self.swallowed or not isinstance(value.type, TensorType) or value.op in leaf.LEAVES:
             return None
         computed = [v for v in value.operands if v.op is not leaf.CONST]
@@ -141,36 +141,37 @@ class _Passing:
 
 
 def moves_out(value: Value) -> bool:
-    """Return whether an op between two of a pattern may stand elsewhere, and the model computes the same but for
-    rounding: a cast, another order of the elements, a product with a number."""
+    """Return whether an op that stands between two of a pattern may stand elsewhere, and the model computes the same
+    but for rounding: a cast, another order of the elements, a product with a number.
+    """
     scales = value.op in (primitives.mul, primitives.div) and any(leaf.scalar_of(v) is not None for v in value.operands)
     return value.op is primitives.cast or value.op in _ORDERS or scales
 
 
 def _interposed(op: FusedOp[...], values: Sequence[Value], passing: _Passing) -> list[Missed]:
-    """For each root among the values the largest pattern of an op that fits if ops between its ops are left out."""
-    misses: dict[Value, tuple[int, Missed]] = {}
+    """Return for each root among the values the largest pattern that fits if ops between its ops are left out."""
+    best_at: dict[Value, tuple[int, Missed]] = {}
     outlines = Outlines()
     variants = [(v, outlines.number(v.outline)) for v in op.patterns if v.size > 1]
-    root_ops = {v.pattern.op for v, _ in variants}
+    roots = {v.pattern.op for v, _ in variants}
     for root in values:
-        if root.op is op or root.op not in root_ops:
+        if root.op is op or root.op not in roots:
             continue
         fitting = outlines.fitting(root, equal=passing)
         for variant, number in variants:
-            best = misses.get(root)
+            best = best_at.get(root)
             if number not in fitting or variant.pattern.op is not root.op or (best and best[0] >= variant.size):
                 continue
             for bound in islice(matches(variant.pattern, root, equal=passing), _MOST_ORDERS):
                 edges = _edges_between(bound, passing)
                 if edges:
-                    misses[root] = variant.size, _missed_between(op, variant, root, bound, edges)
+                    best_at[root] = variant.size, _missed_between(op, variant, root, bound, edges)
                     break
-    return [miss for _, miss in misses.values()]
+    return [miss for _, miss in best_at.values()]
 
 
 def _edges_between(bound: Bound, passing: _Passing) -> list[tuple[Value, Sequence[Value], Value]]:
-    """Return the pairs of ops of a match with others in between: what is read, these, what reads it."""
+    """Return the pairs of ops of a match with others in between: the producer, these, the reader."""
     edges: list[tuple[Value, Sequence[Value], Value]] = []
     for pattern, reader in bound.covered.items():
         for inner in pattern.operands:
@@ -192,14 +193,14 @@ def _missed_between(
     bound: Bound,
     edges: Sequence[tuple[Value, Sequence[Value], Value]],
 ) -> Missed:
-    words = [
+    obstacles = [
         f"{', '.join(v.op.name for v in chain)} stands in between {producer.op.name} and {reader.op.name}"
         for producer, chain, reader in edges
     ]
     between = tuple(dict.fromkeys(v for _, chain, _ in edges for v in chain))
     covers = tuple(dict.fromkeys([root, *bound.covered.values(), *between]))
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
-    message = f"all its ops are there; {', '.join(dict.fromkeys(words))}"
+    message = f"all its ops are there; {', '.join(dict.fromkeys(obstacles))}"
     return Missed(
         op.name, variant.label, root, covers, BETWEEN, message, "", caught=caught, results=(root,), between=between
     )

@@ -15,7 +15,7 @@ from dovetail.ir.type import type_symbols
 
 
 def random_weights(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """Return small random numbers for every parameter; the same for the same name, type and seed. `sizes` are of symbols."""
+    """Return small random numbers for every parameter, the same for one name, type and seed. `sizes` are of symbols."""
     weights: dict[str, Array] = {}
     for value in graph.parameters:
         name, type = str(value.attrs["name"]), value.tensor

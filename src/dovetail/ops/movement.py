@@ -47,9 +47,7 @@ def _split(facts: Facts, x: Type, *, axis: int, parts: Size | None, size: Size |
 
 
 def split_of_nothing(attrs: Mapping[str, Any], shape: Sequence[Size]) -> dict[str, Any]:
-    """Return the attributes of a split whose result has this shape.
-
-    What an axis of 0 in 0 parts leaves open is said by size, and the other way round."""
+    """Return the attributes of a split to this shape: by size where 0 parts leave it open, or by parts."""
     axis: int = attrs["axis"]
     if attrs["parts"] == 0:
         return {**attrs, "parts": None, "size": shape[axis]}

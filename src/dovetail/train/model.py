@@ -71,7 +71,7 @@ def optimizer_of(optimizer: Any) -> Optimizer:
 
 
 def batch_of(batch: Any, names: Sequence[str], own: Container[str] = ()) -> dict[str, Array]:
-    """Return a batch as arrays by name: a mapping, or arrays in the order of the names; tensors of torch are taken too.
+    """Return a batch as arrays by name: a mapping, or arrays in the order of the names, or tensors of torch.
 
     `own` are names of arrays that the trainer keeps, of which a batch has none.
     """
