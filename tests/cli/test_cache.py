@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail.targets.runtime.building.store import CodeStore
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from tests.cli.commands import SMALL, Shell
 
 
@@ -111,8 +111,12 @@ def test_a_program_that_cannot_be_read_back_is_a_problem(
 ) -> None:
     compile_layer(layer)
     content = struct.pack("<Q", 9) + b"no plan x"
-    monkeypatch.setattr(CodeStore, "get", lambda _, key: content if key.kind == "program" else None)
-    monkeypatch.setattr(CodeStore, "peek", lambda _, key: content if key.kind == "program" else None)
+
+    def damaged(_: CodeStore, key: StoreKey) -> bytes | None:
+        return content if key.kind == "program" else None
+
+    monkeypatch.setattr(CodeStore, "get", damaged)
+    monkeypatch.setattr(CodeStore, "peek", damaged)
     compile_layer(layer)
     why = shell("cache", "why", layer, "--json").data
     assert why["present"] and "a text without a plan" in why["refusal"]

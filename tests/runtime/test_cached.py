@@ -31,6 +31,7 @@ from dovetail.runtime.source import graph_of, of_graph
 from dovetail.settings import Settings
 from dovetail.targets.cpu import jit
 from dovetail.targets.runtime.building.store import CodeStore, store_of
+from dovetail.targets.target import Executable
 
 BERT = BertShape(layers=2, hidden=32, heads=4, inner=64, vocabulary=50, positions=16)
 LLAMA = LlamaShape(layers=2, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
@@ -442,7 +443,8 @@ def test_what_is_kept_is_read_by_a_second_process(folder: str, tmp_path: Path) -
     for name, content in NETWORKS.items():
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(content())
-        np.savez(path.with_suffix(".npz"), **arrays_of_inputs(graph_of(path)))
+        arrays: dict[str, Any] = arrays_of_inputs(graph_of(path))
+        np.savez(path.with_suffix(".npz"), **arrays)
     for turn in ("first", "second"):
         command = [sys.executable, "-c", IN_A_PROCESS, str(tmp_path), folder, turn]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -499,6 +501,10 @@ def test_a_program_that_cannot_be_kept_is_told(folder: str) -> None:
     assert not small.has(key) and "bytes" in small.refusal(key)
     serializer = request.target.serializer
     assert serializer is not None
-    nothing = replace(request, target=replace(request.target, serializer=replace(serializer, to_bytes=lambda _: None)))
+
+    def no_bytes(_: Executable) -> None:
+        return None
+
+    nothing = replace(request, target=replace(request.target, serializer=replace(serializer, to_bytes=no_bytes)))
     cached.keep(made, key, nothing, small)
     assert "cannot be stored" in small.refusal(key)

@@ -221,11 +221,11 @@ class FusedOp(Op, Generic[P]):
         return form
 
     def pulled(
-        self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
+        self, value: Value, g: Value | tuple[Value | None, ...], indices: tuple[int, ...]
     ) -> tuple[Value | None, ...] | None:
         if self.back is None or not (self.keeps_its_gradient or (self.form is not None and isinstance(g, Value))):
             return None
-        return self.back.pulled_from(value, g, wanted)
+        return self.back.pulled_from(value, g, indices)
 
     def of(self, value: Value) -> Call:
         """The operands and attributes of one of this op's values, by name."""
