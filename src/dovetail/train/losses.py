@@ -77,14 +77,14 @@ def kl_divergence(log_predictions: Value, targets: Value) -> Value:
     return mean(ops.squeeze(ops.reduce_sum(terms, axes=(-1,)), axes=(-1,)))
 
 
-def contrastive(anchors: Value, partners_: Value, *, temperature: float = 0.07) -> Value:
+def contrastive(anchors: Value, positives: Value, *, temperature: float = 0.07) -> Value:
     """InfoNCE of pairs of rows: each picks its partner among all of the batch, by cosine, in both directions."""
-    _same_shape(anchors, partners_)
+    _same_shape(anchors, positives)
     if anchors.rank != 2:
         raise TypeRuleError(f"pairs of {anchors.type}", hint="pass one row of features for each pair")
     if not 0 < temperature < float("inf"):
         raise OptionError(f"a temperature of {temperature}", hint="pass a finite number above 0")
-    logits = (_unit(anchors) @ ops.permute(_unit(partners_), order=(-1, -2))) * (1.0 / temperature)
+    logits = (_unit(anchors) @ ops.permute(_unit(positives), order=(-1, -2))) * (1.0 / temperature)
     partners = ops.iota(size=anchors.shape[0])
     both = [cross_entropy(each, partners) for each in (logits, ops.permute(logits, order=(-1, -2)))]
     return (both[0] + both[1]) * 0.5
