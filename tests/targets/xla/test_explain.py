@@ -182,6 +182,15 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", MODEL, "--place", "tensor"]) != 0
 
 
+def test_gates_of_fusions_hold_on_a_mesh(capsys: pytest.CaptureFixture[str]) -> None:
+    placed = ["place", MODEL, "--mesh", "dp=2,tp=4", "--place", "tensor"]
+    assert main(placed) == 0
+    capsys.readouterr()
+    assert main([*placed, "--require", "swiglu=2"]) == 4
+    out, err = capsys.readouterr()
+    assert "collectives" in out and "swiglu: 0 of 2" in err and "xla has no kernel for it" in err
+
+
 def test_auto_says_what_it_chose_and_every_price(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["place", MODEL, "--mesh", "dp=2,tp=4", "--place", "auto"]
     assert main([*asked, "--json"]) == 0
