@@ -29,9 +29,7 @@ class Engine:
 
     def __init__(self) -> None:
         try:
-            from egglog import (
-                bindings,  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue, reportUnknownVariableType]
-            )
+            from egglog import bindings  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
         except ImportError:
             raise OptionError(
                 "the engine egglog is not installed", hint="python -m pip install 'dovetail-ml[egglog]'"
