@@ -128,7 +128,7 @@ def test_every_option_that_needs_another_names_one_of_its_command() -> None:
 
 @pytest.mark.slow
 def test_options_that_a_mode_ignores_are_refused(shell: Shell) -> None:
-    for more in (["--require", "swiglu=24"], ["--require-clean"], ["--measure"], ["--target", "cpu"]):
+    for more in (["--measure"], ["--target", "cpu"]):
         said = shell("explain", SMALL["llama"], "--mesh", "tp=2", *more)
         assert said.code == 1 and not said.out and more[0] in said.err
     assert "--target with status" in shell.fails(1, "cache", "status", "--target", "cuda")

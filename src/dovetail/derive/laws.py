@@ -210,7 +210,7 @@ def check_inner_outputs(
                 raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
 
 
-def check_interposed_ops_are_missed(
+def count_reported_losses(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
 ) -> int:
     """Check that an op between two of this spelling is reported, as a miss of the op or of one of its parts.

@@ -72,7 +72,7 @@ def test_every_packing_and_every_tiler_is_registered() -> None:
 def stored(job: Any) -> tuple[Plan, bytes]:
     """A file whose jobs are all this one."""
     of = plan()
-    head = json.dumps({"jobs": [job] * len(of.phase("run")), "modules": []}).encode()
+    head = json.dumps({"jobs": [job] * len(of.phase("run")), "sizes": [], "modules": []}).encode()
     return of, struct.pack("<Q", len(head)) + head
 
 
