@@ -213,9 +213,10 @@ def check_inner_outputs(
 def count_reported_losses(
     op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
 ) -> int:
-    """Check that an op between two of this spelling is reported, as a miss of the op or of one of its parts.
+    """Count the fusions that an op between two of this spelling loses; a `LawError` says which loss is not reported.
 
-    Returns how many fusions were lost.
+    A loss is reported as a miss of the op or of one of its parts. It is a law of the library: an op of two ops has too
+    little in common with another number or function to be told from chance, so that `check_op` does not ask for it.
     """
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
