@@ -216,7 +216,7 @@ def count_reported_losses(
     """Count the fusions that an op between two of this spelling loses; a `LawError` says which loss is not reported.
 
     A loss is reported as a miss of the op or of one of its parts. It is a law of the library: an op of two ops has too
-    little in common with another number or function to be told from chance, so that `check_op` does not ask for it.
+    little in common with another number or function to differ from chance, so that `check_op` leaves it out.
     """
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
