@@ -8,6 +8,8 @@ from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import dovetail
 from tests.sources import ROOT, SRC, parsed
 
@@ -28,6 +30,7 @@ HISTORY = (ROOT / "docs" / "history", ROOT / "docs" / "design" / "notes")
 FILE = re.compile(r"`([\w./*-]+\.py)`|\]\((?!http)([\w./-]+\.py)\)")
 
 
+@pytest.mark.slow
 def test_files_that_pages_name_are_there() -> None:
     pages = [page for page in PAGES if not any(page.is_relative_to(folder) for folder in HISTORY)]
     named = {(page, a or b) for page in pages for a, b in FILE.findall(page.read_text(encoding="utf-8"))}

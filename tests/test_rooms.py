@@ -103,6 +103,7 @@ def test_modules_do_not_import_each_other() -> None:
     assert circles({"a": {"b", "d"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {frozenset({"b", "c"})}
 
 
+@pytest.mark.slow
 def test_each_package_is_imported_in_its_room() -> None:
     strangers: list[str] = []
     for path in FILES:

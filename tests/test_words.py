@@ -150,6 +150,7 @@ def test_pages_use_the_words_of_the_field(path: Path) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_rooms_use_the_words_of_the_field() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in MODULES}
     anywhere = re.compile("|".join(IN_CODE), re.IGNORECASE)
@@ -222,6 +223,7 @@ def within(path: Path) -> str:
 MODULES = [path for room in ROOMS for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py"))]
 
 
+@pytest.mark.slow
 def test_names_say_what_a_thing_is() -> None:
     wrong = [
         f"{within(path)}:{line}: {name}; write: {instead}"
@@ -247,6 +249,7 @@ def no_imperatives(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.name
 
 
+@pytest.mark.slow
 def test_docstrings_say_what_to_do() -> None:
     wrong = [
         f"{within(path)}:{line}: {name}"

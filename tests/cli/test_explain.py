@@ -92,6 +92,7 @@ TURNED = "  %7 = permute(%5) {order=(-1, -2)} : f32[1, 4, 128, 128]"
 BENT = "  %7 = sinh(%5) : f32[1, 4, 128, 128]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "op"), [(ROUNDED, "cast, cast"), (TURNED, "permute")])
 def test_gates_see_what_stands_between_two_ops_of_a_rule(
     line: str, op: str, interposed: Callable[[str], str], shell: Shell

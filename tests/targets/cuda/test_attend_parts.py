@@ -108,6 +108,7 @@ def test_keys_are_on_their_way_before_blocks_wait_for_queries(name: str) -> None
     assert not any(isinstance(s, Amend) for s in everything(part.body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_blocks_receive_the_rows_of_their_head_alone(name: str) -> None:
     shape = deep(name)

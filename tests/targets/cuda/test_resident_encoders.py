@@ -28,6 +28,8 @@ from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE
 from tests.targets.cuda.timed import with_timings
 
+pytestmark = pytest.mark.heavy
+
 WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=32.0)
 FEW = replace(WHOLE, multiprocessors=4)
 """So few that blocks take several turns."""

@@ -32,6 +32,8 @@ from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
+pytestmark = pytest.mark.heavy
+
 DEVICE = replace(H200, multiprocessors=20, cluster=8, dependent_intensity=inf, cooperative="on", bulk_copies=True)
 COPYING = replace(DEVICE, copying_warp=True, bytes_per_cycle=18.75)
 

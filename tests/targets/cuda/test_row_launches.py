@@ -34,6 +34,8 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
+pytestmark = pytest.mark.slow
+
 CLUSTERS = replace(H200, cluster=8)
 ROOM = 40
 

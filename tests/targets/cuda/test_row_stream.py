@@ -36,6 +36,7 @@ from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import drawn_for, run_simulated
 
+pytestmark = pytest.mark.slow
 SLOWED = replace(
     H200, dependent_intensity=inf, bulk_copies=True, cluster=8, cooperative="off", hertz=2e9, tensor_hertz=1.8e9
 )
