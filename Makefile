@@ -47,7 +47,7 @@ help: ## list the targets
 
 ##@ While you work
 
-quick: $(FOR_TEST) ## run one case of each fast test: under a minute, while you work
+quick: $(FOR_TEST) ## run one case of each fast test: about a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
 test: $(FOR_TEST) ## run every test with a few cases; ARGS="-k fuse" picks some, TIER=--thorough runs what CI does, TIER= every case

@@ -223,7 +223,7 @@ class Uses:
 
 
 class Builder:
-    """Collects the inputs, outputs and origins of a graph while it is written."""
+    """Collect the inputs, outputs and origins of a graph while it is written."""
 
     def __init__(self, name: str = "graph", *, lines: bool = True) -> None:
         self.name = name
@@ -236,10 +236,12 @@ class Builder:
 
     @contextmanager
     def recording(self) -> Generator[Builder]:
+        """Note, for ops that are called inside, the line and the scopes they come from."""
         with origin.recording(self.recorder):
             yield self
 
     def input(self, name: str, type: TensorType) -> Value:
+        """Declare an input, which every run passes."""
         known = name in self._declared
         value = self._declare(leaf.input(name, type))
         if not known:
@@ -247,6 +249,7 @@ class Builder:
         return value
 
     def param(self, name: str, type: TensorType, array: Array | None = None) -> Value:
+        """Declare a parameter, which is bound once; `array` is its numbers where they are known."""
         value = self._declare(leaf.param(name, type))
         if array is not None:
             self.params[name] = array
@@ -261,6 +264,7 @@ class Builder:
             self.donated[name] = into
 
     def graph(self) -> Graph:
+        """Return the graph of the named outputs."""
         if not self.outputs:
             raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
         origins = {v: o for v in walk_into(self.outputs.values()) if (o := self.recorder.origins.get(v))}
