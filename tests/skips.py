@@ -15,7 +15,7 @@ ALLOWED = {
     r"^(zsh|fish) is not installed": "a shell reads its completions where it is; bash does in CI",
     r"egglog is not installed|could not import 'egglog": "280 MB; an oracle for the engine that ships",
     r"(openvino|onnxruntime|torch|jax)[\w, ]* is not installed": "peers of dovetail bench: make bench runs them",
-    r"(this|the) (machine|system|LLVM|device) ": "depends on the processor and the system",
+    r"(this|the) (machine|processor|system|LLVM|device) ": "depends on the processor and the system",
     r"^(no dot product of bytes|needs dot products and smaps|wider than the vectors here|tests use no wider vectors)": (
         "depends on the processor"
     ),
