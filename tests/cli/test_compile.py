@@ -15,7 +15,7 @@ from tests.cli.commands import Shell
 from tests.frontends.onnx.build import model
 
 pytestmark = pytest.mark.skipif(
-    cores.is_arm() or not sys.platform.startswith("linux"), reason="programs are saved for x86-64 Linux"
+    cores.is_arm() or not sys.platform.startswith("linux"), reason="this system saves no programs: x86-64 Linux does"
 )
 
 

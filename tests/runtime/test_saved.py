@@ -26,7 +26,7 @@ from dovetail.targets.cpu import cores
 EXPORTED = Path(__file__).parents[1] / "data" / "exporters"
 HEAD = struct.Struct("<8sIQ16s")
 pytestmark = pytest.mark.skipif(
-    cores.is_arm() or not sys.platform.startswith("linux"), reason="programs are saved for x86-64 Linux"
+    cores.is_arm() or not sys.platform.startswith("linux"), reason="this system saves no programs: x86-64 Linux does"
 )
 
 
